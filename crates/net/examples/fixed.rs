@@ -1,4 +1,4 @@
-//! The engine's floor: a server that answers every request with the same bytes.
+//! Baseline throughput of the engine: a server that answers every request with the same bytes.
 //!
 //! `cargo run --release -p komainu-net --example fixed [BYTES] [THREADS]`
 #![allow(clippy::print_stdout)]

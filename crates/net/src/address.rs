@@ -1,4 +1,4 @@
-//! Addresses to serve on, and of those who come.
+//! Addresses to listen on and to connect to, and the addresses of clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use http::Dialect;
 use ipnet::IpNet;
 
-/// What to listen on.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// A TCP address; port 0 lets the kernel choose. An IPv6 address takes IPv6 connections alone.
+    /// A TCP address; port 0 lets the kernel choose. An IPv6 address accepts only IPv6 connections.
     Tcp(SocketAddr),
-    /// Every address of the machine at this port, IPv6 and IPv4; IPv4 alone where the machine has no IPv6.
+    /// Every local address at this port, IPv6 and IPv4; IPv4 only if the machine has no IPv6.
     Any(u16),
     /// A Unix socket at this path.
     Unix(PathBuf),
 }
 
 impl Bind {
-    /// The port; `None` for a Unix socket.
+    /// Returns the port; `None` for a Unix socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
@@ -39,43 +39,44 @@ impl std::fmt::Display for Bind {
     }
 }
 
-/// What to listen on, and what is spoken there.
+/// A listening address and the protocols that its connections speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// The address.
     pub at: Bind,
-    /// Connections begin with a PROXY protocol header, and these may make them; nobody else may. `None` for none.
+    /// Peers that may connect; each connection must begin with a PROXY protocol header. `None`: PROXY
+    /// protocol headers are not accepted.
     pub proxy_protocol: Option<Sources>,
-    /// Connections speak TLS, after that header if there is one; [`crate::Options::tls`] says how.
+    /// Whether connections speak TLS (after a PROXY protocol header); see [`crate::Options::tls`].
     pub tls: bool,
-    /// Connections in the clear may speak HTTP/2 without asking first ("prior knowledge"): those that begin with its preface do.
+    /// Whether cleartext connections may use HTTP/2 with prior knowledge (RFC 9113 section 3.3).
     pub h2c: bool,
-    /// Connections may be relayed, which [`crate::Service::choose_stream`] decides. `None` for none.
+    /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides.
     pub streams: Option<StreamListener>,
-    /// By which requests know the listener that has accepted their connection ([`crate::Request::listener_key`]): the
-    /// server's own number.
+    /// Identifier of the listener, chosen by the server and reported with each request
+    /// ([`crate::Request::listener_key`]).
     pub key: u64,
 }
 
-/// A listener that has streams: connections to it may be relayed.
+/// Settings of a listener whose connections may be relayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamListener {
-    /// By which [`crate::Service::choose_stream`] knows the listener.
+    /// Name of the listener for [`crate::Service::choose_stream`].
     pub key: String,
-    /// Whether the choice depends on the name that clients ask for by TLS: then their first message is read first.
+    /// Whether the choice depends on the TLS server name; if so, the ClientHello is read before choosing.
     pub reads_name: bool,
-    /// Whether every connection is relayed or closed, and none is for the sites.
+    /// Whether every connection is relayed or closed, and none serves HTTP.
     pub is_only: bool,
 }
 
-/// Where a server can be reached.
+/// The URL at which a server can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenUrl {
     /// The address, with the port that the kernel chose.
     pub at: Bind,
-    /// Through TLS.
+    /// Whether connections speak TLS.
     pub is_tls: bool,
-    /// Connections are relayed, and none is for the sites.
+    /// Whether all connections are relayed and none serves HTTP.
     pub is_stream: bool,
 }
 
@@ -93,23 +94,23 @@ impl std::fmt::Display for ListenUrl {
 }
 
 impl From<Bind> for Listen {
-    /// Nothing but HTTP.
+    /// A listener for cleartext HTTP/1 only.
     fn from(at: Bind) -> Listen {
         Listen { at, proxy_protocol: None, tls: false, h2c: false, streams: None, key: 0 }
     }
 }
 
-/// A set of those who may come.
+/// A set of peer addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Networks.
+    /// Networks whose addresses belong to the set.
     pub networks: Vec<IpNet>,
-    /// Clients of Unix sockets.
+    /// Whether clients of Unix sockets belong to the set.
     pub unix: bool,
 }
 
 impl Sources {
-    /// Whether it belongs to the set.
+    /// Whether `peer` belongs to the set.
     #[must_use]
     pub fn contains(&self, peer: Peer) -> bool {
         match peer {
@@ -118,15 +119,16 @@ impl Sources {
         }
     }
 
-    /// Whether nobody does.
+    /// Whether the set has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }
 }
 
-/// Whether `address` belongs to `network`. An IPv4 address counts the same in its mapped form (`::ffff:a.b.c.d`), and so does a network of
-/// such addresses. A wider network of IPv6 has no IPv4 addresses: else `::/0` would admit every client.
+/// Whether `address` belongs to `network`. An IPv4 address and its mapped form (`::ffff:a.b.c.d`) are
+/// equivalent, and so are networks of mapped addresses. A wider IPv6 network contains no IPv4 addresses:
+/// otherwise `::/0` would admit every client.
 fn covers(network: &IpNet, address: IpAddr) -> bool {
     match (network, address.to_canonical()) {
         (IpNet::V6(network), IpAddr::V4(address)) => {
@@ -136,16 +138,16 @@ fn covers(network: &IpNet, address: IpAddr) -> bool {
     }
 }
 
-/// Where to connect to.
+/// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dial {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// A Unix socket at this path; in the abstract namespace (unix(7)), where it begins with `@`.
+    /// A Unix socket at this path, or in the abstract namespace (unix(7)) if the path begins with `@`.
     Unix(PathBuf),
 }
 
-/// Who is at the other end of a connection.
+/// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A TCP client.
@@ -166,16 +168,16 @@ impl std::fmt::Display for Peer {
 /// The sender of a request: the peer of the connection, or the client that trusted proxies report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its address, with port 0 where the proxy did not report a port.
+    /// The client's address, with port 0 if the proxy did not report a port.
     pub address: Peer,
-    /// Whether it speaks TLS: with us, or with the first of those proxies.
+    /// Whether the client speaks TLS, with this server or with the first of the trusted proxies.
     pub secure: bool,
-    /// The fields in which the peer's word on the client counts; `None` where it does not.
+    /// The header fields in which a trusted peer reports the client; `None` if the peer is not trusted.
     pub vouched: Option<Dialect>,
 }
 
 impl Client {
-    /// Who comes without a proxy whose word counts.
+    /// A client that is connected directly, without a trusted proxy.
     #[must_use]
     pub fn direct(address: Peer, secure: bool) -> Client {
         Client { address, secure, vouched: None }

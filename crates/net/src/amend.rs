@@ -1,4 +1,4 @@
-//! Heads of requests that this server changes: fields that say who a client is come from what has verified it, never from the client.
+//! Modified request heads: fields that identify a client come from this server, never from the client.
 
 use std::borrow::Cow;
 
@@ -8,22 +8,23 @@ use http::{Field, Fields, Head, Name, Span, Target, is_twin, scan};
 pub(crate) struct AmendedHead {
     pub(crate) head: Head,
     pub(crate) bytes: Vec<u8>,
-    /// Names that only this server sets.
+    /// Names of fields that only this server sets.
     removed: Vec<Vec<u8>>,
 }
 
 impl AmendedHead {
-    /// A copy of a head without the fields of these names, in any spelling that programs may take for them, and with those of `own`.
+    /// A copy of a head with the fields of `own`, and without the fields named in `removed`, in any spelling
+    /// that applications may treat as equivalent.
     pub(crate) fn new((head, bytes): (&Head, &[u8]), removed: &[Vec<u8>], own: &Fields) -> AmendedHead {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority, head.protocol];
         let end = spans.chain(lines);
-        // Where the server's own bytes begin stays behind the client's, also where the last of those were removed.
+        // The server's own bytes begin behind the client's, even if the last of these were removed.
         let end = end.map(Span::end).max().unwrap_or(0).max(head.own_at);
         let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
         let is_removed = |name: &[u8]| removed.iter().any(|other| is_twin(other, name));
         head.fields.retain(|field| !is_removed(field.name.of(&bytes)));
-        // A field that `Connection` names would not be passed on.
+        // A field that `Connection` names would not be forwarded.
         for at in 0..head.fields.len() {
             let field = head.fields[at];
             if field.id != Name::Connection || !scan::list(field.value.of(&bytes)).any(is_removed) {
@@ -35,7 +36,7 @@ impl AmendedHead {
             bytes.extend_from_slice(&value);
             head.fields.replace(at, Field { value: Span::new(start, bytes.len()), ..field });
         }
-        // What an earlier change has set stays the server's own.
+        // Fields that an earlier change has set remain the server's own.
         if head.own_at == 0 {
             head.own_at = bytes.len();
         }
@@ -50,11 +51,11 @@ impl AmendedHead {
         AmendedHead { head, bytes, removed: removed.to_vec() }
     }
 
-    /// A copy of a head with another path and query in its target; what is left of the client's is [`Head::sent_target`]. `target` is
-    /// one in origin-form.
+    /// A copy of a head whose path and query are replaced by `target`, which is in origin-form. The client's
+    /// target remains available as [`Head::sent_target`].
     pub(crate) fn with_target((head, bytes): (&Head, &[u8]), target: &[u8]) -> AmendedHead {
         let mut amended = AmendedHead::new((head, bytes), &[], &Fields::new());
-        // No field of the server's own begins before it.
+        // The server has added no fields.
         if head.own_at == 0 {
             amended.head.own_at = 0;
         }
@@ -73,7 +74,7 @@ impl AmendedHead {
         amended
     }
 
-    /// The trailers without those that would say the same.
+    /// The trailers without the fields that were removed from the head.
     pub(crate) fn trailers<'t>(&self, trailers: &'t Fields) -> Cow<'t, Fields> {
         let is_removed = |name: &[u8]| self.removed.iter().any(|other| is_twin(other, name));
         if !trailers.iter().any(|(name, _)| is_removed(name)) {
@@ -86,13 +87,13 @@ impl AmendedHead {
         Cow::Owned(kept)
     }
 
-    /// The same, where the request was changed `before`: what was removed then stays removed from trailers.
+    /// Merges with the change made `before`: fields removed by it stay removed from trailers.
     pub(crate) fn after(mut self, before: Option<&AmendedHead>) -> AmendedHead {
         self.removed.extend(before.into_iter().flat_map(|before| before.removed.iter().cloned()));
         self
     }
 
-    /// Bytes of memory that it holds.
+    /// Memory held, in bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         size_of::<AmendedHead>() + self.bytes.capacity() + self.head.fields.weight_bytes()
     }

@@ -13,7 +13,7 @@ use crate::preread;
 use crate::securing::secure_after;
 use crate::service::Service;
 
-/// Bytes of a buffer to begin with: every header without many extensions, and most first requests behind it.
+/// Initial size of the buffer: enough for a header with few extensions and most first requests behind it.
 const BUFFER_BYTES: usize = 1024;
 
 const STRANGER: Reject = Reject::new(
@@ -22,19 +22,19 @@ const STRANGER: Reject = Reject::new(
 );
 const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protocol header took too long");
 
-/// A connection that has just been accepted, and whose header is awaited. [`crate::Timeouts::head_ms`] is the time that
-/// it and the first request's head have together.
+/// An accepted connection whose PROXY protocol header has not been received. [`crate::Timeouts::head_ms`]
+/// bounds the header and the head of the first request together.
 pub(crate) struct AwaitingProxyHeader<S> {
     idle: Box<IdleClient<S>>,
     sources: Arc<Sources>,
-    /// What follows may be relayed.
+    /// Set if the connection may be relayed after the header.
     streams: Option<Arc<StreamListener>>,
-    /// A TLS handshake follows.
+    /// Whether a TLS handshake follows the header.
     is_tls: bool,
 }
 
 impl<S: Service> AwaitingProxyHeader<S> {
-    /// Lets it wait for its first byte.
+    /// Parks the connection until its first byte arrives.
     pub(crate) fn park(
         idle: Box<IdleClient<S>>,
         sources: Arc<Sources>,
@@ -67,7 +67,7 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     }
 }
 
-/// Reads the header: then the connection is as its client's own. `None` where it is over.
+/// Reads the header and attributes the connection to the client that it names. `None` at its end.
 async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
     let AwaitingProxyHeader { mut idle, sources, .. } = announced;
     let mut buffer = vec![0; BUFFER_BYTES];
@@ -97,7 +97,7 @@ async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<Idl
             Err(reject) => return refuse(idle, reject).await,
         }
         if len == buffer.len() {
-            // No header needs more, so the longest one leaves room for a byte.
+            // The longest header leaves one byte free, so no header needs a larger buffer.
             buffer.resize(HEADER_BYTES_MAX + 1, 0);
         }
     }

@@ -1,25 +1,26 @@
-//! How fast a response may leave: a token bucket of bytes for each limited response.
+//! Bandwidth limits of responses: a token bucket of bytes for each limited response.
 //!
-//! Whatever sends bytes asks for [`ResponseBucket::room`] first. Where there is none, it behaves as if the client took nothing now, and
-//! [`ResponseBucket::pause`] has the core report room again when the bucket has refilled. So a handler waits as it does for a slow client.
+//! Senders ask for [`ResponseBucket::room`] first. If there is none, they behave as if the socket's buffer
+//! were full, and [`ResponseBucket::pause`] has the core report the source as ready when the bucket has
+//! refilled. A handler therefore waits as it does for a slow client.
 
 use std::cell::{Cell, RefCell};
 
 use crate::core::{Core, SourceTimer};
 use crate::source::Source;
 
-/// Bytes that leave together at least, unless that is more than the rate gives in a second.
+/// Smallest piece that is sent at once, unless the rate is less than this a second.
 const PIECE_BYTES_MIN: u64 = 16 * 1024;
-/// Pieces in a second, at rates that make them larger than that.
+/// Number of pieces a second, at rates at which these are larger than [`PIECE_BYTES_MIN`].
 const PIECES_A_SECOND: u64 = 10;
-/// The bucket holds thousandths of bytes: what a byte a second gives in a millisecond.
+/// Units of the bucket in a byte: one byte a second adds one unit a millisecond.
 const THOUSANDTHS: u64 = 1_000;
-/// A longer silence refills no more. It keeps the numbers small.
+/// Longest period that refills the bucket; prevents overflow.
 const REFILL_MS_MAX: u64 = 2_000;
-/// No rate is higher: a tebibyte a second.
+/// Highest rate, in bytes a second: one tebibyte.
 const RATE_MAX: u64 = 1 << 40;
 
-/// How fast a response may be sent.
+/// Rate limit of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
     /// Bytes a second.
@@ -28,26 +29,26 @@ pub struct Bandwidth {
     pub after_bytes: u64,
 }
 
-/// The bytes that one response may send.
+/// Token bucket of one response.
 #[derive(Debug)]
 pub(crate) struct ResponseBucket {
     bytes_per_s: u64,
-    /// Bytes that the bucket holds at most, and that leave together at most.
+    /// Capacity of the bucket and size of the largest piece.
     piece_bytes: u64,
-    /// Bytes that are not limited and were not sent yet.
+    /// Bytes not yet sent that are exempt from the limit.
     unlimited_bytes: Cell<u64>,
-    /// Thousandths of bytes in the bucket, at that time.
+    /// Thousandths of bytes in the bucket at `at_ms`.
     held: Cell<u64>,
     at_ms: Cell<u64>,
-    /// Until then nothing is sent: the bucket was empty, and refills.
+    /// Nothing is sent before this time, because the bucket was empty and refills.
     paused_until_ms: Cell<u64>,
     timer: RefCell<Option<SourceTimer>>,
-    /// Whether the connection keeps its stream among those that are paused.
+    /// Whether the stream is in the connection's list of paused streams.
     pub(crate) is_listed: Cell<bool>,
 }
 
 impl ResponseBucket {
-    /// For a response that begins now. Its first bytes leave at once.
+    /// A bucket for a response that begins now; its first bytes may be sent at once.
     pub(crate) fn new(bandwidth: Bandwidth, now_ms: u64) -> ResponseBucket {
         let bytes_per_s = bandwidth.bytes_per_s.clamp(1, RATE_MAX);
         let piece_bytes = (bytes_per_s / PIECES_A_SECOND).max(PIECE_BYTES_MIN.min(bytes_per_s));
@@ -63,16 +64,16 @@ impl ResponseBucket {
         }
     }
 
-    /// The longest that the limit itself keeps a response from being sent, in milliseconds: at most a second.
+    /// Longest pause that the limit itself causes, in milliseconds: at most a second.
     pub(crate) fn pause_ms(&self) -> u64 {
         (self.piece_bytes * 1_000).div_ceil(self.bytes_per_s)
     }
 
-    /// Bytes that may be sent now. With none, [`ResponseBucket::pause`] waits for more.
+    /// Bytes that may be sent now. If 0, [`ResponseBucket::pause`] waits for more.
     pub(crate) fn room(&self, now_ms: u64) -> usize {
         let unlimited_bytes = self.unlimited_bytes.get();
         if unlimited_bytes > 0 {
-            // What is limited is counted from the end of that.
+            // The limit starts at the end of the exempt bytes.
             self.at_ms.set(now_ms);
             return usize::try_from(unlimited_bytes).unwrap_or(usize::MAX);
         }
@@ -85,7 +86,7 @@ impl ResponseBucket {
         (self.held.get() / THOUSANDTHS) as usize
     }
 
-    /// So many bytes were sent, no more than there was room for.
+    /// Takes bytes that were sent from the bucket; at most [`ResponseBucket::room`].
     pub(crate) fn spend(&self, bytes: usize) {
         let (bytes, unlimited_bytes) = (bytes as u64, self.unlimited_bytes.get());
         if unlimited_bytes > 0 {
@@ -94,12 +95,12 @@ impl ResponseBucket {
         self.held.set(self.held.get().saturating_sub(bytes * THOUSANDTHS));
     }
 
-    /// Whether it has been empty and waits to be full.
+    /// Whether the bucket was empty and is refilling.
     pub(crate) fn is_paused(&self) -> bool {
         self.timer.borrow().is_some()
     }
 
-    /// Has `source` made ready again when the bucket is full.
+    /// Makes `source` ready again when the bucket is full.
     pub(crate) fn pause(&self, core: &Core, source: &Source, bits: u8) {
         let now_ms = core.now_ms();
         if now_ms >= self.paused_until_ms.get() {
@@ -120,7 +121,7 @@ mod tests {
         ResponseBucket::new(Bandwidth { bytes_per_s, after_bytes }, 0)
     }
 
-    /// Sends what a bucket allows, asking each `step_ms`, for so long. Returns how much, and the largest piece.
+    /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
     fn sent(bucket: &ResponseBucket, step_ms: u64, until_ms: u64) -> (u64, u64) {
         let (mut sent, mut largest) = (0, 0);
         for now_ms in (0..=until_ms).step_by(step_ms as usize) {
@@ -140,7 +141,7 @@ mod tests {
                 let first = PIECE_BYTES_MIN.min(rate);
                 assert!(sent <= 60 * rate + first, "{rate}: {sent}");
                 assert!(largest <= (rate / 10).max(PIECE_BYTES_MIN), "{rate}: {largest}");
-                // A bucket that is asked less often than it is full gives less.
+                // A bucket that is asked less often than it takes to fill delivers less.
                 if step_ms <= bucket.pause_ms() {
                     assert!(sent >= 60 * rate - rate.min(largest), "{rate}: {sent}");
                 }

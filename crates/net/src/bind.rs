@@ -1,4 +1,4 @@
-//! Listening sockets: bound here, or taken over from another process.
+//! Listening sockets, bound by this process or inherited from another.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,17 +17,18 @@ use crate::remote::Remote;
 use crate::stream;
 use crate::trusted_path::TrustedPlace;
 
-/// Length of the kernel's queue of newcomers; it cuts this to `net.core.somaxconn`.
+/// Length of the accept queue; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket. Of a TCP address each core has one of its own as a rule, between which the kernel distributes connections (SO_REUSEPORT);
-/// a Unix socket, and a socket that another process has bound, may have several cores that accept from it. The kernel
-/// wakes one of them for a newcomer: one that has no permit for it wakes the others.
+/// A listening socket. Each core usually has its own socket for a TCP address, and the kernel distributes
+/// connections between them (SO_REUSEPORT). Several cores may accept from a Unix socket or an inherited
+/// socket. The kernel wakes one of them for a new connection; if that one has no permit left, it wakes the
+/// others.
 #[derive(Debug)]
 pub(crate) struct Listening {
     socket: OwnedFd,
     is_tcp: bool,
-    /// The task of each core that accepts.
+    /// The accepting task of each core.
     acceptors: Mutex<Vec<(Arc<Remote>, u32)>>,
 }
 
@@ -48,18 +49,18 @@ impl Listening {
         self.acceptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current task of this core accepts from now on.
+    /// Registers the current task of this core as an acceptor.
     pub(crate) fn add_acceptor(&self, core: &Core) {
         self.acceptors().push((core.remote(), core.current()));
     }
 
-    /// The current task of this core does no longer.
+    /// Removes the current task of this core from the acceptors.
     pub(crate) fn remove_acceptor(&self, core: &Core) {
         let (own, task) = (core.remote(), core.current());
         self.acceptors().retain(|(remote, other)| !(Arc::ptr_eq(remote, &own) && *other == task));
     }
 
-    /// Wakes those of other cores.
+    /// Wakes the acceptors of other cores.
     pub(crate) fn ring_others(&self, core: &Core) {
         let own = core.remote();
         for (remote, task) in self.acceptors().iter().filter(|(remote, _)| !Arc::ptr_eq(remote, &own)) {
@@ -68,42 +69,42 @@ impl Listening {
     }
 }
 
-/// The listening sockets of one address. A process that may bind them can hand their descriptors to one that may not.
+/// The listening sockets of one address. A process with the necessary privileges may pass them to another.
 #[derive(Debug)]
 pub struct Listener {
-    /// What was asked for; port 0 where the kernel was to choose.
+    /// The requested address; port 0 if the kernel was to choose.
     asked: Bind,
     address: Bind,
     pub(crate) proxy_protocol: Option<Arc<Sources>>,
-    /// Connections speak TLS.
+    /// Whether connections speak TLS.
     pub(crate) is_tls: bool,
-    /// Connections may begin with HTTP/2.
+    /// Whether cleartext connections may begin with the HTTP/2 preface.
     pub(crate) h2c: bool,
-    /// Connections may be relayed.
+    /// Set if connections may be relayed.
     pub(crate) streams: Option<Arc<StreamListener>>,
     /// [`Listen::key`].
     pub(crate) key: u64,
     sockets: Vec<Arc<Listening>>,
-    /// Removed with the listener, by the process that owns it.
+    /// Socket file that this process removes with the listener.
     file: Option<SocketFile>,
-    /// Whether this process may own the file.
+    /// Whether this process may own the socket file.
     may_own_file: bool,
 }
 
 impl Listener {
-    /// Binds the address for a server of so many threads.
+    /// Binds the address for a server with this number of threads.
     ///
     /// # Errors
-    /// The system's, with the address that could not be bound.
+    /// System errors, with the address that could not be bound.
     pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
         Listener::bind_beside(listen, threads, &[])
     }
 
-    /// The same, beside addresses that this process listens on already: the port of one of them may be bound for another
-    /// address.
+    /// Like [`Listener::bind`], for a process that already listens on the addresses `open`: a port of these
+    /// may be bound for another address.
     ///
     /// # Errors
-    /// As [`Listener::bind`]'s.
+    /// See [`Listener::bind`].
     pub fn bind_beside(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
         let at = &listen.at;
         let port = at.port().filter(|port| *port != 0);
@@ -120,11 +121,11 @@ impl Listener {
         Ok(Listener::of(listen, address, sockets, file, true))
     }
 
-    /// The listener of descriptors that another process has bound to this address, one or more. Whether it
-    /// `may_own_file`, that of a Unix socket: see [`Listener::own_file`].
+    /// Adopts one or more descriptors that another process has bound to this address. `may_own_file` permits
+    /// [`Listener::own_file`] for a Unix socket.
     ///
     /// # Errors
-    /// `InvalidInput` where there is none, or one is no stream socket; the system's.
+    /// `InvalidInput` for no descriptors, or ones of another kind or type of address; system errors.
     pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
         let at = &listen.at;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
@@ -169,26 +170,26 @@ impl Listener {
         }
     }
 
-    /// Its address, with the port that the kernel chose.
+    /// Returns the bound address, with the port that the kernel chose.
     #[must_use]
     pub fn address(&self) -> &Bind {
         &self.address
     }
 
-    /// Its address, with what is spoken there.
+    /// Returns the bound address as a URL.
     #[must_use]
     pub fn url(&self) -> ListenUrl {
         let is_stream = self.streams.as_ref().is_some_and(|streams| streams.is_only);
         ListenUrl { at: self.address.clone(), is_tls: self.is_tls, is_stream }
     }
 
-    /// Whether it serves what `at` asks for.
+    /// Whether `at` is the requested or the bound address.
     #[must_use]
     pub fn is_at(&self, at: &Bind) -> bool {
         self.asked == *at || self.address == *at
     }
 
-    /// Its descriptors, to hand to another process.
+    /// Returns the descriptors, to pass them to another process.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.sockets.iter().map(|listening| listening.fd().as_fd()).collect()
@@ -200,10 +201,11 @@ impl Listener {
         self.file.is_some()
     }
 
-    /// Removes the file of a Unix socket with this listener, if that is a process's at all; or leaves it to another process.
+    /// Sets whether the file of a Unix socket is removed with this listener, or left to another process. Does
+    /// nothing if this process may not own the file.
     ///
     /// # Errors
-    /// The system's, where there is no such file.
+    /// System errors, for example if there is no such file.
     pub fn own_file(&mut self, owns: bool) -> io::Result<()> {
         match (&self.address, owns) {
             (Bind::Unix(path), true) if self.may_own_file && self.file.is_none() => {
@@ -215,7 +217,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Takes over everything but the address; whether nothing differs.
+    /// Replaces all settings but the address; returns whether they are unchanged.
     pub(crate) fn set_options(&mut self, listen: Listen) -> bool {
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.asked = listen.at;
@@ -228,17 +230,18 @@ impl Listener {
         is_same
     }
 
-    /// The sockets that core `index` of `cores` accepts from: each socket has a core, and each core has a socket.
+    /// Returns the sockets that core `index` of `cores` accepts from. Each core gets a socket, and each
+    /// socket a core.
     pub(crate) fn sockets_of(&self, index: usize, cores: usize) -> impl Iterator<Item = &Arc<Listening>> {
         let count = self.sockets.len();
         (index..count.max(cores)).step_by(cores.max(1)).map(move |at| &self.sockets[at % count])
     }
 }
 
-/// The address that a listening socket is bound to. A socket for every address is [`Bind::Any`] if it takes IPv4 and IPv6.
+/// Returns the address of a listening socket: [`Bind::Any`] for a wildcard that accepts IPv6 and IPv4.
 ///
 /// # Errors
-/// The system's; where it is bound to no address, or to one of another kind.
+/// System errors; `InvalidInput` if the socket has neither a TCP address nor a path.
 pub fn bound_address(socket: &impl AsFd) -> io::Result<Bind> {
     let name = rustix::net::getsockname(socket)?;
     if let Ok(address) = SocketAddr::try_from(name.clone()) {
@@ -256,11 +259,11 @@ pub fn bound_address(socket: &impl AsFd) -> io::Result<Bind> {
     }
 }
 
-/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel chose. Whether the port
-/// `is_ours` already.
+/// Binds an address once for each of `cores` threads; returns the address with the port that the kernel
+/// chose. `is_ours` means that this process already listens on the port.
 ///
 /// # Errors
-/// The system's, where the address is taken, not ours, or not permitted.
+/// System errors, for example if the address is in use by another process or not permitted.
 fn bind(bind: &Bind, cores: usize, is_ours: bool) -> io::Result<(Bind, Vec<Arc<Listening>>)> {
     match bind {
         Bind::Unix(path) => Ok((bind.clone(), vec![Listening::new(bind_unix(path)?, false)])),
@@ -271,7 +274,7 @@ fn bind(bind: &Bind, cores: usize, is_ours: bool) -> io::Result<(Bind, Vec<Arc<L
         Bind::Any(port) => match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores, is_ours) {
             Ok((address, sockets)) => Ok((Bind::Any(address.port()), sockets)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
-            // No IPv6 here: it is switched off on many a container host.
+            // IPv6 is disabled here, as on many container hosts.
             Err(_) => {
                 let any = (Ipv4Addr::UNSPECIFIED, *port).into();
                 let (address, sockets) = bind_tcp(any, false, cores, is_ours)?;
@@ -281,7 +284,7 @@ fn bind(bind: &Bind, cores: usize, is_ours: bool) -> io::Result<(Bind, Vec<Arc<L
     }
 }
 
-/// Looks for a free port so often, where the system is to choose one.
+/// Attempts to find a free port if the kernel is to choose one.
 const CHOICES: u32 = 16;
 
 fn bind_tcp(
@@ -294,7 +297,7 @@ fn bind_tcp(
     loop {
         choices -= 1;
         match bind_once(address, v6_only, cores, is_ours) {
-            // Between the choice and its use somebody else may have been given the same port.
+            // Another process may take the port between the kernel's choice and the second bind.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && choices > 0 => {}
             bound => return bound,
         }
@@ -318,8 +321,8 @@ fn bind_once(
     Ok((bound, sockets))
 }
 
-/// The address, with the port that the kernel chose, if nobody listens there. Bound without SO_REUSEPORT: else a second
-/// server of the same user would share the port silently.
+/// Returns the address, with the port that the kernel chose, if no process listens there. Binds without
+/// SO_REUSEPORT: otherwise a second server of the same user would share the port silently.
 fn free_address(address: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
     let probe = tcp_socket(address, v6_only, false)?;
     rustix::net::bind(&probe, &address)?;
@@ -328,7 +331,7 @@ fn free_address(address: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
 }
 
 fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
-    // What it sets holds for the sockets accepted from it: one call here instead of one a connection.
+    // Accepted sockets inherit its options: one call here instead of one for each connection.
     let socket = stream::tcp_socket(address.ip())?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if reuse_port {
@@ -342,14 +345,15 @@ fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Resul
 
 fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     let place = TrustedPlace::of(path)?;
-    // The kernel shows the path of this call, so the configured one is used where others cannot have it lead elsewhere meanwhile.
+    // The kernel reports the path of this call to others, so use the configured one if no other user can
+    // replace its directories.
     let address =
         if place.is_certain() { SocketAddrUnix::new(path)? } else { SocketAddrUnix::new(place.path())? };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = new()?;
     match rustix::net::bind(&socket, &address) {
-        // A socket file outlives its server: one that nobody answers on is a leftover. What is no socket is not ours to remove.
+        // Socket files outlive their server. Only remove a socket that refuses connections.
         Err(Errno::ADDRINUSE) if is_socket(&place) => {
             match rustix::net::connect(&new()?, &address) {
                 Err(Errno::CONNREFUSED) if is_socket(&place) => place.remove()?,
@@ -367,26 +371,26 @@ fn is_socket(place: &TrustedPlace) -> bool {
     place.stat().is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::Socket)
 }
 
-/// Removes the file of a Unix socket that nobody listens on any more, if it is one.
+/// Removes the file of a Unix socket; does nothing if `path` is not a socket.
 pub fn remove_socket(path: &Path) {
     if let Ok(place) = TrustedPlace::of(path)
         && is_socket(&place)
     {
-        // Somebody else may have removed it.
+        // Another process may have removed it.
         let _ = place.remove();
     }
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another server has replaced it.
+/// The file of a Unix socket, removed on drop unless another server has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     place: TrustedPlace,
-    /// `None` where it is no longer this process's to remove.
+    /// Device and inode; `None` if this process must not remove the file.
     identity: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    /// The one that [`bind`] has just made.
+    /// The file that [`bind`] has just created.
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
         let place = TrustedPlace::of(path)?;
         Ok(SocketFile { identity: Some(identity(&place)?), place })
@@ -401,7 +405,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.identity.is_some() && identity(&self.place).ok() == self.identity {
-            // Somebody else may remove it just now, to the same end.
+            // Another process may have removed it.
             let _ = self.place.remove();
         }
     }

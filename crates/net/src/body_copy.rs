@@ -1,13 +1,13 @@
-//! A copy of a request's body, made while its handler reads it.
+//! Copies of request bodies, made while the handler reads them.
 
-/// What gets the copy: all of the body, or `None` where it is longer than may be copied.
+/// Receiver of the copy: the whole body, or `None` if it is longer than the limit.
 pub type BodyCopied = Box<dyn FnOnce(Option<Vec<u8>>)>;
 
-/// A copy on its way. Dropped without having been passed on where the body does not end.
+/// A copy in progress. Dropped without calling the receiver if the body does not end.
 pub(crate) struct BodyCopy {
     bytes: Vec<u8>,
     bytes_max: usize,
-    /// Bytes until the end, where they were announced: a handler need not read on to learn of it.
+    /// Remaining bytes if the length is known: the handler may stop reading before it sees the end.
     left: Option<u64>,
     copied: BodyCopied,
 }
@@ -17,13 +17,13 @@ impl BodyCopy {
         BodyCopy { bytes: Vec::new(), bytes_max, left: announced, copied }
     }
 
-    /// The most that it holds, in bytes.
+    /// Upper bound of the copy's size, in bytes.
     pub(crate) fn bytes_max(&self) -> usize {
         self.left
             .map_or(self.bytes_max, |left| self.bytes.len() + usize::try_from(left).unwrap_or(self.bytes_max))
     }
 
-    /// Adds what the handler gets; true where the copy is complete, or has become too long.
+    /// Adds bytes that the handler has read; returns true if the copy is complete or has become too long.
     pub(crate) fn add(&mut self, piece: &[u8]) -> bool {
         let is_too_long = self.bytes.len() + piece.len() > self.bytes_max;
         if is_too_long {
@@ -36,7 +36,7 @@ impl BodyCopy {
         self.left == Some(0)
     }
 
-    /// Passes it on.
+    /// Passes the copy to the receiver.
     pub(crate) fn finish(self) {
         let is_too_long = self.bytes_max == 0;
         (self.copied)((!is_too_long).then_some(self.bytes));

@@ -1,4 +1,4 @@
-//! An engine without a server: for programs that only connect, and what they pace themselves with.
+//! An engine without a server, for programs that only connect, and its timers.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -18,20 +18,20 @@ use crate::offload::OffloadPool;
 use crate::source::{READ, Source};
 
 impl Core {
-    /// An engine for this thread that serves nothing. At most `blocking_threads_max` threads (at least one) take
-    /// its blocking calls; they are started when there are some.
+    /// Creates an engine for this thread that serves nothing. Blocking calls run on at most
+    /// `blocking_threads_max` threads (at least one), which are started on demand.
     ///
     /// # Errors
-    /// Where the kernel gives no descriptor.
+    /// Fails if the kernel provides no descriptor.
     pub fn for_client(blocking_threads_max: usize) -> io::Result<Core> {
         Core::new(Clock::new(), OffloadPool::new(blocking_threads_max))
     }
 
-    /// Runs `main` and every task of this core until `main` ends; what still runs then is dropped. To be called
-    /// once on a core.
+    /// Runs `main` and every task of this core until `main` ends; remaining tasks are dropped. Must be called
+    /// only once on a core.
     ///
     /// # Errors
-    /// Where the kernel refuses to wait for events, or `main` panicked.
+    /// Fails if waiting for events fails, or if `main` panicked.
     pub fn run_until_end<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> io::Result<T> {
         let result: Rc<RefCell<Option<T>>> = Rc::default();
         let theirs = result.clone();
@@ -41,7 +41,7 @@ impl Core {
         });
         let panics = self.panics();
         self.turn_until(|| {
-            // The task that holds `main` is the other owner.
+            // The only other owner is the task that runs `main`.
             result.borrow().is_some() || (self.panics() > panics && Rc::strong_count(&result) == 1)
         })?;
         self.abandon();
@@ -50,25 +50,25 @@ impl Core {
     }
 }
 
-/// Lets one task of a core wait until another task of the same core rings.
+/// Notifies a waiting task of the same core.
 pub struct Bell {
     core: Core,
     source: Rc<Source>,
 }
 
 impl Bell {
-    /// A bell that has not been rung.
+    /// Creates a bell that was not rung.
     #[must_use]
     pub fn new(core: &Core) -> Bell {
         Bell { core: core.clone(), source: core.add_source() }
     }
 
-    /// Lets the waiting task continue soon, or the next one that waits continue at once.
+    /// Wakes the waiting task; if none waits, the next wait returns at once.
     pub fn ring(&self) {
         self.core.nudge(&self.source);
     }
 
-    /// Waits for a ring; those since the last wait count as one.
+    /// Waits for a ring. Rings since the last wait count as one.
     pub async fn rung(&self) {
         until_read(&self.core, &self.source).await;
         self.source.clear(READ);
@@ -81,7 +81,8 @@ impl Drop for Bell {
     }
 }
 
-/// A clock's alarm, exact to the kernel's high-resolution timers where [`Core::sleep`] counts milliseconds.
+/// A timer with the precision of the kernel's high-resolution timers; [`Core::sleep`] has a resolution of one
+/// millisecond.
 pub struct Alarm {
     core: Core,
     timer: OwnedFd,
@@ -89,10 +90,10 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm that is not set.
+    /// Creates an alarm that is not set.
     ///
     /// # Errors
-    /// Where the kernel gives no timer.
+    /// Fails if the kernel provides no timer.
     pub fn new(core: &Core) -> io::Result<Alarm> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -100,10 +101,10 @@ impl Alarm {
         Ok(Alarm { core: core.clone(), timer, source })
     }
 
-    /// Waits until the monotonic clock shows `at_ns` nanoseconds.
+    /// Waits until the monotonic clock has reached `at_ns` nanoseconds.
     ///
     /// # Errors
-    /// Where the kernel refuses the time.
+    /// Fails if the kernel rejects the time.
     pub async fn at(&self, at_ns: u64) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         // All zero would disarm it.
@@ -115,8 +116,8 @@ impl Alarm {
             TimerfdTimerFlags::ABSTIME,
             &Itimerspec { it_interval: zero, it_value: value },
         )?;
-        // Edge-triggered: each expiry is news, so the count that the timer keeps need not be read. What a wait that
-        // was given up left behind may come first.
+        // Edge-triggered: each expiry is reported anew, so the timer's count need not be read. An expiry left
+        // over from a cancelled wait may come first.
         while clock_gettime(ClockId::Monotonic) < value {
             self.source.clear(READ);
             until_read(&self.core, &self.source).await;

@@ -1,41 +1,41 @@
-//! The first message of a client that speaks TLS, read for its server name without taking part in the handshake.
-//! (RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3)
+//! Reads the server name from a client's first TLS message without taking part in the handshake (RFC 8446
+//! sections 4.1.2 and 5.1, RFC 6066 section 3).
 
-/// What the first bytes of a connection are.
+/// Classification of the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FirstMessage {
-    /// A ClientHello, with the name that it asks for, in lower case and without a final dot.
+    /// A ClientHello and its server name, in lower case and without a final dot.
     Tls(Option<Box<str>>),
-    /// Something else.
+    /// Anything else.
     Other,
 }
 
-/// A ClientHello is longer than [`HELLO_BYTES_MAX`].
+/// Error: the ClientHello is longer than [`HELLO_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HelloTooLong;
 
-/// The most bytes of a ClientHello, with the headers of its records: those of browsers have 2 KiB at most.
+/// Maximum size of a ClientHello, including its record headers; browsers send at most 2 KiB.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 * 1024;
 
 const RECORD_HEADER_BYTES: usize = 5;
-/// The longest content of a record in the clear.
+/// Maximum content length of a plaintext record.
 const RECORD_BYTES_MAX: usize = 1 << 14;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
-/// The longest name (RFC 1035 section 2.3.4).
+/// Maximum length of a host name (RFC 1035 section 2.3.4).
 const NAME_BYTES_MAX: usize = 253;
 
-/// The first bytes of a connection, as far as they are known. A byte is looked at once, however slowly they arrive.
+/// The bytes received so far. Each byte is examined only once, even if they arrive one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct HelloReader {
     bytes: Vec<u8>,
-    /// Where the header of the first record stands that is not whole.
+    /// Offset of the header of the first incomplete record.
     record_at: usize,
-    /// Bytes of the message in the records before it.
+    /// Message bytes in the complete records before `record_at`.
     message_bytes: usize,
-    /// The message's first bytes: its type, and its length.
+    /// The handshake header: message type and length.
     start: [u8; 4],
 }
 
@@ -46,20 +46,20 @@ impl HelloReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// All bytes received.
+    /// Returns all bytes received.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// How many they are.
+    /// Returns the number of bytes received.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What the bytes are; `None` as long as more must come to know.
+    /// Classifies the bytes; returns `None` if more are needed.
     ///
     /// # Errors
-    /// The message is longer than it may be.
+    /// The ClientHello is longer than [`HELLO_BYTES_MAX`].
     pub(crate) fn message(&mut self) -> Result<Option<FirstMessage>, HelloTooLong> {
         loop {
             let Some(&kind) = self.bytes.get(self.record_at) else { return self.more() };
@@ -75,7 +75,7 @@ impl HelloReader {
             if content_bytes == 0 || content_bytes > RECORD_BYTES_MAX {
                 return Ok(Some(FirstMessage::Other));
             }
-            // The type and the length may be here before the record is.
+            // Type and length may arrive before the rest of the record.
             let here = (self.bytes.len() - content_at).min(content_bytes);
             for at in self.message_bytes..self.start.len().min(self.message_bytes + here) {
                 self.start[at] = self.bytes[content_at + at - self.message_bytes];
@@ -106,7 +106,7 @@ impl HelloReader {
         if self.bytes.len() > HELLO_BYTES_MAX { Err(HelloTooLong) } else { Ok(None) }
     }
 
-    /// The message of `whole` bytes, which are all here.
+    /// Parses the message of `whole` bytes, all of which have been received.
     fn parse(&self, whole: usize) -> FirstMessage {
         let mut joined = Vec::new();
         let mut rest = &self.bytes[..];
@@ -130,10 +130,10 @@ impl HelloReader {
     }
 }
 
-/// The bytes are no ClientHello.
+/// Error: the bytes are not a ClientHello.
 struct NotHello;
 
-/// Bytes that are read from the front.
+/// A cursor over bytes.
 struct HelloFields<'x>(&'x [u8]);
 
 impl<'x> HelloFields<'x> {
@@ -147,14 +147,14 @@ impl<'x> HelloFields<'x> {
         Ok(self.take(bytes)?.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)))
     }
 
-    /// A vector whose length stands in so many bytes.
+    /// Reads a vector with a length prefix of `length_bytes` bytes.
     fn vector(&mut self, length_bytes: usize) -> Result<&'x [u8], NotHello> {
         let len = self.number(length_bytes)?;
         self.take(len)
     }
 }
 
-/// The host name that a ClientHello asks for.
+/// Returns the server name of a ClientHello.
 fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotHello> {
     let mut fields = HelloFields(message);
     // Version and random; session ID; cipher suites; compression methods.
@@ -178,7 +178,7 @@ fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotHello> {
             continue;
         }
         if found.is_some() {
-            // Two names: the server behind may take the other one.
+            // Two names: the upstream server might use the other one.
             return Err(NotHello);
         }
         found = Some(host_name(content)?);
@@ -186,7 +186,7 @@ fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotHello> {
     Ok(found)
 }
 
-/// The content of the extension: a list that has one name of a host.
+/// Parses the extension's content: a list of exactly one host name.
 fn host_name(content: &[u8]) -> Result<Box<str>, NotHello> {
     let mut content = HelloFields(content);
     let mut names = HelloFields(content.vector(2)?);
@@ -210,7 +210,7 @@ fn host_name(content: &[u8]) -> Result<Box<str>, NotHello> {
 mod tests {
     use super::*;
 
-    /// A ClientHello that rustls makes.
+    /// A ClientHello made by rustls.
     fn of_rustls(name: &str, versions: &[&'static rustls::SupportedProtocolVersion]) -> Vec<u8> {
         let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
@@ -227,7 +227,7 @@ mod tests {
         bytes
     }
 
-    /// A message with these extensions, whole.
+    /// A complete ClientHello with these extensions.
     fn message(extensions: &[u8]) -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend_from_slice(&[7; 32]);
@@ -240,13 +240,13 @@ mod tests {
         message
     }
 
-    /// The extension for a name.
+    /// A `server_name` extension.
     fn named(name: &[u8]) -> Vec<u8> {
         let len = u8::try_from(name.len()).unwrap();
         [&[0, 0, 0, len + 5, 0, len + 3, 0, 0, len], name].concat()
     }
 
-    /// The message in records of at most so many bytes.
+    /// The message, split into records of at most `bytes_max` bytes.
     fn records(message: &[u8], bytes_max: usize) -> Vec<u8> {
         let record = |part: &[u8]| {
             [&[HANDSHAKE, 3, 1][..], &u16::try_from(part.len()).unwrap().to_be_bytes(), part].concat()
@@ -290,7 +290,7 @@ mod tests {
             }
             let each: Vec<&[u8]> = bytes.chunks(1).collect();
             assert_eq!(read(&each), tls(name));
-            // What follows does not matter: a client may send more at once.
+            // Data behind the ClientHello is ignored: a client may send early.
             assert_eq!(read(&[&[&bytes[..], b"more"].concat()]), tls(name));
         }
     }
@@ -320,7 +320,7 @@ mod tests {
         ] {
             assert_eq!(read(&[bytes]), other, "{}", bytes.escape_ascii());
         }
-        // A record that is too long; another message; another record within the message.
+        // A record that is too long; another handshake message; a record of another type within the message.
         assert_eq!(read(&[b"\x16\x03\x01\x40\x01"]), other);
         assert_eq!(read(&[b"\x16\x03\x01\0\x04\x02"]), other);
         let mut mixed = records(&message(&named(b"a.example")), 10);
@@ -341,7 +341,7 @@ mod tests {
             &named(b"a b"),
             &named(b"a\0.example"),
             &named("\u{e9}.example".as_bytes()),
-            // Lengths that do not agree.
+            // Inconsistent lengths.
             &[0, 0, 0, 9, 0, 4, 0, 0, 1, b'a'],
             &[0, 0, 0, 5, 0, 3, 0, 0, 9],
         ];
@@ -352,14 +352,14 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_hold_more_than_its_limit() {
-        // A length beyond the limit is known by the fourth byte.
+        // The fourth byte of the handshake header reveals a length beyond the limit.
         assert_eq!(read(&[b"\x16\x03\x01\x40\0\x01\x01\0\0"]), Err(HelloTooLong));
         // Many small records.
         let mut endless = Vec::new();
         while endless.len() <= HELLO_BYTES_MAX {
             endless.extend_from_slice(&[HANDSHAKE, 3, 1, 0, 1, if endless.is_empty() { 1 } else { 0 }]);
         }
-        // The length is 0 there, which is malformed before it is long.
+        // The message length is 0 there, so the message is malformed before it is too long.
         assert_eq!(read(&[&endless]), Ok(Some(FirstMessage::Other)));
         let long = [&[CLIENT_HELLO, 0, 0x3f, 0xf0][..], &[0; 0x3ff0]].concat();
         assert_eq!(read(&[&records(&long, 1)[..HELLO_BYTES_MAX + 1]]), Err(HelloTooLong));

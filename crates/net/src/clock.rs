@@ -1,11 +1,11 @@
-//! Time, as one core sees it: it moves once a tick.
+//! The cached time of one core, updated once each tick.
 
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A core's clock. Reading it costs nothing; the engine moves it once for each wake-up of its thread.
+/// A core's clock. Reading it makes no system call; the engine updates it at each wake-up of its thread.
 #[derive(Debug)]
 pub struct Clock {
     now_ms: Cell<u64>,
@@ -14,7 +14,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock at the time of the machine.
+    /// Creates a clock that shows the current time.
     #[must_use]
     pub fn new() -> Clock {
         let clock = Clock { now_ms: Cell::new(0), now_us: Cell::new(0), unix_s: Cell::new(0) };
@@ -22,37 +22,37 @@ impl Clock {
         clock
     }
 
-    /// Milliseconds of a clock that never steps back; its zero is arbitrary.
+    /// Returns milliseconds of the monotonic clock; its zero is arbitrary.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms.get()
     }
 
-    /// Microseconds of the same clock.
+    /// Returns microseconds of the monotonic clock.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         self.now_us.get()
     }
 
-    /// Seconds since 1970.
+    /// Returns seconds since 1970.
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         self.unix_s.get()
     }
 
-    /// Reads the machine's clocks: that of the calendar at most once a millisecond, because it costs as much as the other one.
+    /// Reads the machine's clocks; the wall clock, which costs as much, at most once a millisecond.
     pub(crate) fn tick(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let now_ms = now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000;
         if now_ms != self.now_ms.get() || self.unix_s.get() == 0 {
-            // By the C library, where a test can have it jump.
+            // Through the C library, so that tests can change it.
             let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
             self.set(now_ms, unix_s);
         }
         self.now_us.set(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000);
     }
 
-    /// Sets the time: what tests do instead of [`Clock::tick`].
+    /// Sets the time; used by tests instead of [`Clock::tick`].
     pub(crate) fn set(&self, now_ms: u64, unix_s: u64) {
         self.now_ms.set(now_ms);
         self.now_us.set(now_ms * 1_000);

@@ -1,4 +1,4 @@
-//! The compression of an exchange, for handlers that must know of it before they respond.
+//! Lookup of a response's content coding, for handlers that need it before they respond.
 
 use std::rc::Rc;
 
@@ -9,8 +9,8 @@ use crate::compress::{Compression, CompressionInput};
 use crate::exchange::Exchange;
 
 impl Exchange<'_> {
-    /// The coding in which a response with this status, these fields and this length goes out, and how hard it is compressed;
-    /// `None` where it goes out as it is. For what is compressed before: [`Exchange::begin`] does so by itself.
+    /// Returns the coding and effort that [`Exchange::begin`] would use for this response; `None` if it is
+    /// sent uncompressed. For handlers that compress the content themselves.
     #[must_use]
     pub fn coding_of(&self, status: Status, fields: &Fields, length: Length) -> Option<(Coding, Effort)> {
         let compression = self.state.filters.compression.as_ref()?;
@@ -20,8 +20,9 @@ impl Exchange<'_> {
         Some((compression.choose(&request, status, &mut fields, length)?, compression.effort))
     }
 
-    /// Before a 304 whose 200 would have these fields and this length: leaves its fields as they are, where that would not be
-    /// compressed for any client. Without this a 304 without a type counts as one of a response that may be.
+    /// Declares the fields and length of the 200 response that a following 304 stands for. If no client would
+    /// get that response compressed, the fields of the 304 stay unchanged; without this call, a 304 without
+    /// Content-Type is treated as compressible.
     pub fn describe_not_modified(&mut self, fields: &Fields, length: Length) {
         let Some(compression) = &self.state.filters.compression else { return };
         let (head, bytes) = self.lane.head();
@@ -31,7 +32,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Which responses are compressed from now on. Those that have begun stay as they are.
+    /// Sets which responses are compressed. Responses that have begun are not affected.
     pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
         self.state.filters.compression = compression;
     }

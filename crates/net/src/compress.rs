@@ -1,7 +1,7 @@
-//! Compression of responses on their way out, whatever handler sends them.
+//! Compression of responses, independent of the handler that sends them.
 //!
-//! It stands below every way that a handler has of sending a response, after the route's field edits, so that it sees the
-//! fields that the client gets. A response that is coded already is left alone.
+//! Applied after the route's header edits, so that it sees the fields that the client gets. Responses that
+//! already have a content coding are left alone.
 
 use std::cell::Cell;
 use std::io;
@@ -13,15 +13,15 @@ use http::{Coding, Fields, Head, Length, Method, Name, Status, Version, media, s
 
 use crate::fault::Fault;
 
-/// Streams that one core compresses at the same time; the responses beyond them go out as they are. A client that reads
-/// slowly keeps an encoder as long as its response lasts.
+/// Maximum number of concurrent encoders of a core; further responses are sent uncompressed. A slow client
+/// keeps its encoder until its response ends.
 pub(crate) const ENCODERS_MAX: usize = 128;
-/// Bytes that are compressed in one go.
+/// Bytes compressed in one step.
 pub(crate) const COMPRESSED_BYTES: usize = 16 * 1024;
-/// What a compressed byte weighs against a connection's turn: compressing costs many times what copying does.
+/// Cost of a compressed byte against a connection's turn: compressing costs many times as much as copying.
 pub(crate) const COMPRESSED_WEIGHT: usize = 8;
 
-/// Bytes of memory that an encoder holds, at most.
+/// Upper bound of an encoder's memory, in bytes.
 const fn weight_bytes(coding: Coding) -> usize {
     match coding {
         Coding::Brotli => 3 * 1024 * 1024,
@@ -30,25 +30,25 @@ const fn weight_bytes(coding: Coding) -> usize {
     }
 }
 
-/// What of a request decides whether its response is compressed.
+/// The parts of a request that decide whether its response is compressed.
 #[derive(Clone, Copy)]
 pub(crate) struct CompressionInput<'x> {
     pub(crate) head: &'x Head,
-    /// The bytes that the head's spans refer to.
+    /// Bytes that the head's spans refer to.
     pub(crate) bytes: &'x [u8],
     /// Whether the client speaks TLS.
     pub(crate) secure: bool,
 }
 
 impl CompressionInput<'_> {
-    /// What the client accepts: all fields of that name are one list.
+    /// Returns the accepted codings; multiple `Accept-Encoding` fields form one list.
     fn accepted(&self) -> Accepted {
         let fields = self.head.fields.iter().filter(|field| field.id == Name::AcceptEncoding);
         let values: Vec<&[u8]> = fields.map(|field| field.value.of(self.bytes)).collect();
         Accepted::parse(&values.join(&b", "[..]))
     }
 
-    /// Whether `If-None-Match` has the tag of the response as it is.
+    /// Whether `If-None-Match` contains the entity tag of the uncompressed response.
     pub(crate) fn knows_strong_tag(&self, fields: &Fields) -> bool {
         let known = self.head.fields.iter().filter(|field| field.id == Name::IfNoneMatch);
         let mut known = known.flat_map(|field| scan::list(field.value.of(self.bytes)));
@@ -56,26 +56,26 @@ impl CompressionInput<'_> {
     }
 }
 
-/// Which responses are compressed, and how. One for each route; shared by its requests.
+/// Compression settings of a route, shared by its requests.
 #[derive(Clone, Debug)]
 pub struct Compression {
-    /// Codings, preferred in this order among what the client likes equally.
+    /// Codings, in order of preference among those that the client rates equally.
     pub codings: Vec<Coding>,
-    /// Responses whose length is known and smaller than this are sent as they are.
+    /// Responses with a known length below this are not compressed.
     pub bytes_min: u64,
-    /// How hard to compress.
+    /// Compression effort.
     pub effort: Effort,
-    /// Media types that are compressed, as [`media::is_any_of`] reads them.
+    /// Media types that are compressed, in the syntax of [`media::is_any_of`].
     pub media: Vec<String>,
-    /// Whether responses to clients over TLS that set a cookie and say `Cache-Control: no-store` are compressed too. They are
-    /// likely to hold a secret and data of the request: compressed together, their length reveals the secret to an attacker
-    /// who can make requests and see the lengths (BREACH).
+    /// Whether to compress responses over TLS that set a cookie and have `Cache-Control: no-store`. These are
+    /// likely to contain both a secret and data of the request: compressed together, their length reveals the
+    /// secret to an attacker who can make requests and observe lengths (BREACH).
     pub secrets: bool,
 }
 
 impl Compression {
-    /// Decides the coding of a response and edits its fields for it; `None` where it goes out as it is. A response that
-    /// another client would get compressed says `Vary: Accept-Encoding` in either case.
+    /// Chooses the coding of a response and edits its fields; `None` if it is sent uncompressed. Adds
+    /// `Vary: Accept-Encoding` if another client would get it compressed.
     pub(crate) fn choose(
         &self,
         request: &CompressionInput<'_>,
@@ -94,9 +94,9 @@ impl Compression {
         self.preferred(request)
     }
 
-    /// The coding that the client likes best.
+    /// Returns the coding that the client prefers; `None` for no coding.
     fn preferred(&self, request: &CompressionInput<'_>) -> Option<Coding> {
-        // A 1.0 client would have to see the connection close at the end.
+        // Compressed content has no known length; an HTTP/1.0 connection would have to be closed after it.
         if request.head.version == Version::Http10 {
             return None;
         }
@@ -104,9 +104,9 @@ impl Compression {
         request.accepted().choose(&available).filter(|&coding| coding != Coding::Identity)
     }
 
-    /// Makes the fields of a 304 or 206 say of the whole response what a 200 would (RFC 9110 sections 15.3.7 and 15.4.5): caches
-    /// in front would otherwise send what is stored compressed to clients that do not accept it. A 304 seldom has a type, so it may say
-    /// too much.
+    /// Gives a 304 or 206 the fields that the 200 would have (RFC 9110 sections 15.3.7 and 15.4.5): caches in
+    /// front would otherwise send stored compressed content to clients that do not accept it. A 304 seldom
+    /// has a Content-Type and is then treated as compressible.
     fn describe_whole(&self, request: &CompressionInput<'_>, status: Status, fields: &mut Fields) {
         let media_type = fields.first(b"Content-Type").map(media::without_parameters);
         let is_known = media_type.filter(|media_type| media_type != "multipart/byteranges");
@@ -116,7 +116,7 @@ impl Compression {
             return;
         }
         add_vary(fields);
-        // The bytes of a part are those of the response as it is, and a client that knows the strong tag has them.
+        // A 206 has uncompressed bytes, and so has a client that sent the strong tag.
         if status == Status::NOT_MODIFIED
             && self.preferred(request).is_some()
             && !request.knows_strong_tag(fields)
@@ -125,7 +125,7 @@ impl Compression {
         }
     }
 
-    /// Whether the response to a client of another coding may be compressed.
+    /// Whether the response may be compressed for some client, whatever this one accepts.
     pub(crate) fn is_worth_it(
         &self,
         request: &CompressionInput<'_>,
@@ -148,7 +148,7 @@ impl Compression {
         media::is_any_of(media_type, &self.media) && !media::is_compressed(media_type)
     }
 
-    /// Whether the fields say that the bytes must not change, or compression would reveal a secret.
+    /// Whether the fields forbid to change the bytes, or compression would reveal a secret.
     fn must_stay(&self, request: &CompressionInput<'_>, fields: &Fields) -> bool {
         let says = |name: &[u8], directive: &[u8]| {
             let values = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
@@ -163,19 +163,19 @@ impl Compression {
     }
 }
 
-/// Whether a response is coded already, is a part, or has digests of its bytes as they are.
+/// Whether a response has a content coding, is a partial one, or has digests of its bytes.
 pub(crate) fn has_fixed_bytes(fields: &Fields) -> bool {
     fields.first(b"Content-Range").is_some() || is_fixed(fields)
 }
 
-/// The same for the whole of which the response may be a part.
+/// Whether the complete response has a content coding or digests of its bytes.
 fn is_fixed(fields: &Fields) -> bool {
     let fixed: [&[u8]; 5] =
         [b"Content-Encoding", b"Content-MD5", b"Digest", b"Content-Digest", b"Repr-Digest"];
     fixed.iter().any(|name| fields.first(name).is_some())
 }
 
-/// The fields of a response whose content is coded.
+/// Returns the fields of the response with its content coded.
 #[must_use]
 pub fn coded_fields(fields: &Fields, coding: Coding) -> Fields {
     let mut coded = fields.clone();
@@ -184,19 +184,19 @@ pub fn coded_fields(fields: &Fields, coding: Coding) -> Fields {
     coded
 }
 
-/// Makes the fields say that the content is coded.
+/// Updates the fields for coded content.
 pub(crate) fn say_coded(fields: &mut Fields, coding: Coding) {
     fields.push(Name::ContentEncoding, coding.text().as_bytes());
     fields.remove(b"Accept-Ranges");
     weaken_tag(fields);
 }
 
-/// Makes the tag of the fields a weak one: the coded bytes may be others another time.
+/// Makes the entity tag a weak one: the coded bytes may differ from one response to the next.
 pub fn weaken_tag(fields: &mut Fields) {
     let strong = fields.first(b"ETag").filter(|tag| !tag.starts_with(b"W/")).map(|tag| [b"W/", tag].concat());
     if let Some(weak) = strong {
         fields.remove(b"ETag");
-        // A tag that was valid is valid behind `W/`.
+        // A valid tag stays valid with `W/` in front.
         let _ = fields.try_push(b"ETag", &weak);
     }
 }
@@ -211,19 +211,19 @@ fn add_vary(fields: &mut Fields) {
     }
 }
 
-/// The compression of the response under way.
+/// The compression of the current response.
 pub(crate) struct Compressing {
     encoder: Encoder,
-    /// Bytes of memory that the encoder holds.
+    /// Memory held by the encoder, in bytes.
     pub(crate) weight_bytes: usize,
-    /// Bytes that the handler has announced and not written yet.
+    /// Announced bytes that the handler has not written.
     left: Option<u64>,
-    /// Whether what was written must reach the client when the handler waits: its content may come slowly.
+    /// Whether to flush the encoder before the handler waits, because the content may be produced slowly.
     flushes: bool,
     _permit: Permit,
 }
 
-/// One of [`ENCODERS_MAX`]; freed when it is dropped.
+/// One of [`ENCODERS_MAX`] permits, returned on drop.
 struct Permit(Rc<Cell<usize>>);
 
 impl Permit {
@@ -242,7 +242,7 @@ impl Drop for Permit {
 }
 
 impl Compressing {
-    /// Begins to compress a response; `None` where the core compresses too many already. `used` counts them.
+    /// Begins to compress a response; `None` if the core has no encoder left. `used` counts the encoders.
     pub(crate) fn begin(
         coding: Coding,
         effort: Effort,
@@ -261,7 +261,7 @@ impl Compressing {
         Some(Box::new(Compressing { encoder, weight_bytes, left, flushes, _permit: permit }))
     }
 
-    /// Compresses a piece of the content; returns what there is to send now, often nothing.
+    /// Compresses a piece of the content; returns the bytes to send now, often none.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
         if let Some(left) = &mut self.left {
             let written = left.checked_sub(bytes.len() as u64);
@@ -271,7 +271,7 @@ impl Compressing {
         Ok(self.encoder.take())
     }
 
-    /// What the client must get before the handler waits.
+    /// Flushes the encoder if the client must get the content before the handler waits.
     pub(crate) fn flush(&mut self) -> Result<Vec<u8>, Fault> {
         if !self.flushes {
             return Ok(Vec::new());
@@ -280,7 +280,7 @@ impl Compressing {
         Ok(self.encoder.take())
     }
 
-    /// Ends the content. Returns the last bytes of it.
+    /// Ends the content and returns its last bytes.
     pub(crate) fn finish(self) -> Result<Vec<u8>, Fault> {
         if self.left.is_some_and(|left| left > 0) {
             return Err(Fault::Broken("less body written than announced"));

@@ -1,4 +1,4 @@
-//! One HTTP/1 connection while it is busy: what it is about, what it holds, and when others have their turn.
+//! An active HTTP/1 connection: its state, its memory and its scheduling.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -20,55 +20,55 @@ use crate::pump::Outbox;
 use crate::spill::SpilledOutput;
 use crate::work::HeldBuffers;
 
-/// Bytes collected before they are written without waiting for the end of the tick's work.
+/// Size at which collected output is written without waiting for the end of the tick.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that a connection moves before others get their turn.
+/// Bytes that a connection may move before it yields to others.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What a request weighs against [`TURN_BYTES_MAX`], beside its bytes.
+/// Cost of a request against [`TURN_BYTES_MAX`], in addition to its bytes.
 pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
-/// What a connection holds while it is busy, beside its buffers: its future above all.
+/// Memory of an active connection without its buffers; mostly its future.
 const BUSY_BYTES: usize = 4 * 1024;
-/// [`OUT_BYTES_MAX`] while memory is short.
+/// [`OUT_BYTES_MAX`] under memory pressure.
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
 
-/// An output buffer larger than this is not kept while nothing moves.
+/// Larger output buffers are released while the connection waits.
 const SHED_BYTES: usize = 1024;
 
-/// A busy connection.
+/// An active connection.
 pub(crate) struct Conn {
-    // Dropped before the permit: the socket closes, then the permit is released.
+    // Dropped before the permit: the socket is closed before the permit is released.
     pub(crate) link: Link,
     pub(crate) permit: ConnectionPermit,
     pub(crate) peer: Peer,
-    /// It may begin with HTTP/2.
+    /// Whether the connection may begin with the HTTP/2 preface.
     pub(crate) may_be_h2: bool,
     /// The PROXY protocol header received ahead of the first request.
     pub(crate) reported: Option<Box<ProxyHeader>>,
     pub(crate) served: u32,
     pub(crate) work: HeldBuffers<ServerMachine>,
-    /// What a slow client has not taken, in a file: it comes before what `work` holds to send.
+    /// Output spilled to a file because the client reads slowly; precedes the output in `work`.
     pub(crate) overflow: SpilledOutput,
-    /// The reason phrase of the next response, where that has this status and the phrase is not the usual one.
+    /// Status of the next response and a reason phrase that is not the standard one.
     pub(crate) reason: Option<Box<(Status, Vec<u8>)>>,
-    /// How the end of the response under way is marked.
+    /// Body framing of the current response.
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
-    /// Since when a head is awaited; `u64::MAX` before its first byte.
+    /// Time at which the first byte of the incomplete head arrived; `u64::MAX` before that.
     pub(crate) head_since_ms: u64,
-    /// `100 Continue` is due before the body is read.
+    /// Whether `100 Continue` must be sent before the body is read.
     pub(crate) continue_due: bool,
-    /// The most content that the body may have, until it begins to be read: then the machine knows it.
+    /// Maximum body size; moved into the state machine when the body is first read.
     pub(crate) body_limit: Option<u64>,
     /// Progress timeouts of this request.
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
-    /// What the client was seen to take of the response.
+    /// Progress of sending, as acknowledged by the client's kernel.
     pub(crate) progress: SendProgress,
-    /// What it has moved since others had their turn.
+    /// Bytes moved in the current turn.
     pub(crate) moved_bytes: usize,
-    /// What the current request holds beside the buffers: its handler, its filters.
+    /// Memory of the current request without the buffers: its handler and filters.
     pub(crate) request_bytes: usize,
-    /// What the last request keeps until its response is sent.
+    /// Value that the last request keeps alive until its response is sent.
     pub(crate) kept: Option<Rc<dyn Any>>,
 }
 
@@ -87,13 +87,13 @@ impl Conn {
         self.link.core().memory().pressure()
     }
 
-    /// Counts what the connection holds now.
+    /// Reports the connection's memory to its permit.
     pub(crate) fn weigh(&self) {
         let buffers_bytes = self.work.weight_bytes() + self.link.weight_bytes();
         self.permit.hold(BUSY_BYTES + buffers_bytes + self.request_bytes);
     }
 
-    /// Called before a wait that may be long: releases buffers if memory is short, and counts the rest.
+    /// Releases buffers under memory pressure and reports the rest. Called before a wait that may be long.
     pub(crate) fn settle(&mut self) {
         if self.pressure() >= Pressure::High {
             self.work.trim();
@@ -101,54 +101,55 @@ impl Conn {
         self.weigh();
     }
 
-    /// Bytes collected before they are written without waiting for the end of the tick's work.
+    /// Size at which collected output is written without waiting for the end of the tick.
     pub(crate) fn out_bytes_max(&self) -> usize {
         if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX }
     }
 
-    /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
+    /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
     pub(crate) fn patience_ms(&self) -> u64 {
         let write_ms = progress::patience_ms(self.write_ms, self.pressure());
         write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))
     }
 
-    /// Limits how fast the response is sent.
+    /// Limits the rate at which the response is sent.
     pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
         let bucket = ResponseBucket::new(bandwidth, self.now_ms());
         self.link.set_bucket(Some(Box::new(bucket)));
     }
 
-    /// A request head is whole: prepares for its response.
+    /// Prepares the response to a complete request head.
     pub(crate) fn begin_request(&mut self) {
         let head = &self.work.machine.head;
         let (limits, timeouts) = (self.context().limits.get(), self.context().timeouts.get());
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
-        // A client that has sent body bytes already does not wait for 100 (Continue).
+        // A client that has already sent body bytes does not wait for 100 (Continue).
         self.continue_due = head.expects_continue && self.work.input.is_empty();
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.head_since_ms = u64::MAX;
     }
 
-    /// The head of the current request, and the bytes that its spans refer to.
+    /// Returns the head of the current request and the bytes that its spans refer to.
     pub(crate) fn head(&self) -> (&Head, &[u8]) {
         (&self.work.machine.head, self.work.input.head())
     }
 
-    /// The address that the client connected to: this server's, or the one that the PROXY protocol reports.
+    /// Returns the address that the client connected to: this server's, or the one that the PROXY protocol
+    /// reports.
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         let reported = self.reported.as_ref().and_then(|reported| reported.ends);
         reported.map_or_else(|| self.link.stream().local_address(), |ends| Some(ends.destination))
     }
 
-    /// Its port.
+    /// Returns the port of the local address.
     pub(crate) fn local_port(&self) -> Option<u16> {
         let reported = self.reported.as_ref().and_then(|reported| reported.ends);
         reported.map_or_else(|| self.link.stream().local_port(), |ends| Some(ends.destination.port()))
     }
 
-    /// Bytes received after HTTP: `None` where there are none now, 0 at the end.
+    /// Reads bytes that follow HTTP: `None` if none are available, 0 at the end.
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         let input = &mut self.work.input;
         if input.is_empty() {
@@ -160,7 +161,7 @@ impl Conn {
         Ok(Some(len))
     }
 
-    /// Gives memory back before a wait that may be long.
+    /// Releases memory before a wait that may be long.
     pub(crate) fn shed(&mut self) {
         if self.backlog() == 0 && self.work.out.capacity() > SHED_BYTES {
             self.work.out = Outbox::default();
@@ -168,19 +169,20 @@ impl Conn {
         }
     }
 
-    /// Who sends requests, unless a request says more.
+    /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) fn direct(&self) -> Client {
         let secure =
             self.link.session().is_some() || self.reported.as_ref().is_some_and(|reported| reported.secure);
         Client::direct(self.peer, secure)
     }
 
-    /// A deadline that far from now.
+    /// Returns the deadline `ms` milliseconds from now.
     pub(crate) fn after_ms(&self, ms: u64) -> u64 {
         self.now_ms().saturating_add(ms)
     }
 
-    /// Counts bytes moved; after many of them others get their turn, however fast this client is.
+    /// Counts moved bytes and yields to other connections when the turn is used up, however fast this client
+    /// is.
     pub(crate) async fn moved(&mut self, bytes: usize) {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {

@@ -1,23 +1,23 @@
-//! The connections of clients, for operators: each core has a list of its own, which is written when a connection begins, is secured or ends,
-//! and read by the core itself when somebody asks.
+//! Open connections, for operators. Each core keeps its own list, updated when a connection begins, completes
+//! its handshake or ends, and read only by the core itself.
 
 use crate::address::{ListenUrl, Peer};
 use crate::places::ConnectionPlaces;
 
-/// Connections that one core lists for one who asks; more are counted alone.
+/// Maximum number of connections that a core lists; further ones are only counted.
 pub const LISTED_MAX: usize = 10_000;
 
-/// What is known of a connection.
+/// Attributes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionEntry {
-    /// The number of its listener.
+    /// Number of the listener that accepted it.
     pub(crate) listener: u64,
-    /// Who sends requests, unless a request says more.
+    /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) client: Peer,
-    /// By the core's clock.
+    /// Start time on the core's clock.
     pub(crate) since_ms: u64,
     pub(crate) is_http2: bool,
-    /// Requests under way, kept up to date only while the server stops: 1 before that.
+    /// Requests in progress, maintained only while the server stops; 1 before that.
     pub(crate) requests: u32,
 }
 
@@ -31,7 +31,7 @@ impl ConnectionEntry {
 pub(crate) type ConnectionList = ConnectionPlaces<ConnectionEntry>;
 
 impl ConnectionList {
-    /// How many there are, and the first of them.
+    /// Returns the number of connections and the first [`LISTED_MAX`] of them.
     pub(crate) fn read(&self) -> (usize, Vec<ConnectionEntry>) {
         let places = self.0.borrow();
         let open = places.entries.len() - places.free.len();
@@ -39,27 +39,27 @@ impl ConnectionList {
     }
 }
 
-/// An open connection of a client.
+/// An open client connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenConnection {
-    /// The listener that accepted it; `None` where that is closed by now.
+    /// The listener that accepted it; `None` if that has been closed.
     pub listener: Option<ListenUrl>,
     /// The peer, or the client that a PROXY protocol header names.
     pub client: Peer,
-    /// Since it was accepted, in milliseconds.
+    /// Time since the connection was accepted, in milliseconds.
     pub age_ms: u64,
-    /// Whether it speaks HTTP/2; else HTTP/1, or what that was upgraded to.
+    /// Whether it speaks HTTP/2; otherwise HTTP/1 or an upgraded protocol.
     pub is_http2: bool,
-    /// Requests under way, where the server is stopping; else 1.
+    /// Requests in progress if the server is stopping; otherwise 1.
     pub requests: u32,
 }
 
 /// The open connections of a server.
 #[derive(Clone, Debug, Default)]
 pub struct OpenConnections {
-    /// How many there are.
+    /// Total number of connections.
     pub count: usize,
-    /// At most [`LISTED_MAX`] of each core.
+    /// At most [`LISTED_MAX`] connections of each core.
     pub listed: Vec<OpenConnection>,
     /// Cores that did not answer in time.
     pub silent_cores: usize,

@@ -1,9 +1,9 @@
-//! The engine of one thread: reactor, executor and timers.
+//! The single-threaded engine: reactor, executor and timers.
 //!
-//! What the executor promises: a task runs on the thread of its core alone; it is polled again after each event that it
-//! waits for, and sometimes without one, which every future must tolerate; all waits honour the waker of their
-//! `Context`. Where that is the task's own, as under plain `await`, `join!` and `select!`, they remember the task's
-//! number and touch no waker; a combinator that brings wakers of its own (`FuturesUnordered`) has those woken.
+//! Guarantees of the executor: a task runs only on its core's thread; it is polled again after each event
+//! that it waits for, and sometimes spuriously, which every future must tolerate; all waits honour the waker
+//! of their `Context`. If that is the task's own waker, as with plain `await`, `join!` and `select!`, waits
+//! store the task's number and clone no waker; wakers of combinators (`FuturesUnordered`) are stored.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,29 +35,29 @@ const REMOTE_TOKEN: u64 = u64::MAX;
 /// The token of a [`TurnHook`]'s eventfd, which only wakes the core and need not be read.
 const TICK_TOKEN: u64 = u64::MAX - 1;
 
-/// A future that a core runs. What it returns replaces it: parked, or nothing.
+/// A future that a core runs. Its output replaces it: a parked task, or nothing.
 pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask>>>>>;
 
-/// A task that waits for one source and needs no future until then: an idle connection.
+/// A task that waits for one source and needs no future meanwhile: an idle connection.
 pub(crate) trait IdleTask {
-    /// Called when bytes have arrived. Returns the future that continues.
+    /// Returns the future that continues the task. Called when bytes have arrived.
     fn resume(self: Box<Self>) -> TaskFuture;
-    /// Since when it has been idle, in the clock's milliseconds, if it may be closed to make room.
+    /// Time since which the task is idle, in the clock's milliseconds; `None` if it must not be closed.
     fn idle_since_ms(&self) -> Option<u64>;
 
-    /// Closes it while it waits.
+    /// Closes the connection of a parked task.
     fn close(self: Box<Self>) {}
-    /// Whether memory is charged for it although it is idle.
+    /// Whether memory is charged for the task although it is idle.
     fn holds_memory(&self) -> bool {
         false
     }
 }
 
-/// What is polled of a task.
+/// The pollable part of a task.
 enum Job {
-    /// It may become idle.
+    /// A future that may park the task.
     Parks(TaskFuture),
-    /// It only ends. Not wrapped into the other kind, whose future would hold this one twice.
+    /// A future that only ends. Not wrapped into the other variant: the wrapper would hold it twice.
     Ends(Pin<Box<dyn Future<Output = ()>>>),
 }
 
@@ -72,17 +72,17 @@ impl Job {
 
 enum Task {
     Vacant,
-    /// Its future is being polled; true if it was woken during the poll.
+    /// The future is being polled; true if the task was woken during the poll.
     Polled(bool),
     Future(Job),
     Idle(Box<dyn IdleTask>),
 }
 
-/// Who is woken by a timer.
+/// The waiter of a timer.
 enum Sleeper {
     Task(u32),
     Foreign(Waker),
-    /// A source, by its token, that gets these bits.
+    /// The token of a source and the bits to set in it.
     Source(u64, u8),
 }
 
@@ -101,20 +101,19 @@ struct CoreState {
     free_tasks: RefCell<Vec<u32>>,
     /// Number of tasks with a future; parked tasks do not count.
     running: Cell<usize>,
-    /// By task; `None` while it is lent to the poll of its task.
+    /// Wakers by task; `None` while a waker is lent to the poll of its task.
     wakers: RefCell<Vec<Option<Waker>>>,
     ready: RefCell<VecDeque<u32>>,
-    /// Tasks that wait for a turn in which to work long, and how many have had theirs so far.
+    /// Tasks that wait for a long turn, and the number of long turns given so far.
     long: RefCell<VecDeque<u32>>,
     long_turns: Cell<u64>,
-    /// Timers in order of time: (time, unique number) to who sleeps. A sleep that is dropped removes its timer.
+    /// Waiters by (time, unique number). Dropping a sleep removes its timer.
     timers: RefCell<BTreeMap<(u64, u64), Sleeper>>,
     timers_armed: Cell<u64>,
     current: Cell<u32>,
-    /// The data of the current task's own waker, by which it is known.
+    /// Data pointer of the current task's own waker, used to recognize it.
     own_waker: Cell<*const ()>,
-    /// Wakers that are no task's own and wait for a source, by its token and whether they wait to write. One stays until
-    /// the source is ready or gone.
+    /// Wakers of combinators, by source token and whether they wait to write, until the source is ready.
     foreign: RefCell<BTreeMap<(u64, bool), Waker>>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
@@ -123,23 +122,23 @@ struct CoreState {
     ticks: TurnHooks,
 }
 
-/// A handle to the engine of this thread. Cheap to clone; not to be sent to another thread.
+/// A handle to the engine of this thread. Cheap to clone.
 #[derive(Clone)]
 pub struct Core(Rc<CoreState>);
 
 impl Core {
-    /// An engine with its own epoll. `pool` takes blocking calls.
+    /// Creates an engine with its own epoll instance. Blocking calls run on `pool`.
     ///
     /// # Errors
-    /// Where the kernel gives no descriptor.
+    /// Fails if the kernel provides no descriptor.
     pub fn new(clock: Clock, pool: OffloadPool) -> io::Result<Core> {
         Core::within(clock, pool, MemoryBudget::default())
     }
 
-    /// The same, and what it holds counts against a budget.
+    /// Like [`Core::new`], but memory is charged to `budget`.
     ///
     /// # Errors
-    /// As [`Core::new`].
+    /// See [`Core::new`].
     pub(crate) fn within(clock: Clock, pool: OffloadPool, budget: MemoryBudget) -> io::Result<Core> {
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -170,68 +169,68 @@ impl Core {
         })))
     }
 
-    /// The clock, which moves once a tick.
+    /// Returns the clock, which is updated once each tick.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
 
-    /// [`Clock::now_ms`].
+    /// See [`Clock::now_ms`].
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.0.clock.now_ms()
     }
 
-    /// [`Clock::now_us`].
+    /// See [`Clock::now_us`].
     #[must_use]
     pub fn now_us(&self) -> u64 {
         self.0.clock.now_us()
     }
 
-    /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
+    /// Whether the server is stopping, so that responses without an end (tunnels, event streams) must end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.draining.get()
     }
 
-    /// The server is stopping.
+    /// Marks the server as stopping.
     pub(crate) fn drain(&self) {
         self.0.draining.set(true);
     }
 
-    /// [`Clock::unix_s`].
+    /// See [`Clock::unix_s`].
     #[must_use]
     pub fn unix_s(&self) -> u64 {
         self.0.clock.unix_s()
     }
 
-    /// What the core holds for its peers.
+    /// Returns the memory accounting of this core.
     #[must_use]
     pub fn memory(&self) -> &Rc<Memory> {
         &self.0.memory
     }
 
-    /// The way to wake this core from another thread.
+    /// Returns the handle that wakes this core from another thread.
     pub(crate) fn remote(&self) -> Arc<Remote> {
         self.0.remote.clone()
     }
 
-    /// Whether that is the way to this core.
+    /// Whether `remote` belongs to this core.
     pub(crate) fn is_home(&self, remote: &Arc<Remote>) -> bool {
         Arc::ptr_eq(&self.0.remote, remote)
     }
 
-    /// How many tasks panicked so far.
+    /// Returns the number of tasks that have panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.0.panics.get()
     }
 
-    /// Counts a panic of a task that was caught.
+    /// Counts a caught panic of a task.
     pub(crate) fn count_panic(&self) {
         self.0.panics.set(self.0.panics.get() + 1);
     }
 
-    /// Tasks that hold a future now.
+    /// Returns the number of tasks with a future; parked tasks do not count.
     pub(crate) fn running(&self) -> usize {
         self.0.running.get()
     }
@@ -241,7 +240,7 @@ impl Core {
         self.start(Box::pin(future));
     }
 
-    /// The same with a future that is made where it stays.
+    /// Like [`Core::spawn`], but constructs the future directly in its heap allocation.
     pub(crate) fn spawn_in_place<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F) {
         self.start(pin_in_place(make));
     }
@@ -274,12 +273,12 @@ impl Core {
         index
     }
 
-    /// The threads for calls that may block.
+    /// Returns the threads for blocking calls.
     pub(crate) fn pool(&self) -> &OffloadPool {
         &self.0.pool
     }
 
-    /// Wakes the current task; from any thread.
+    /// Returns a function that wakes the current task from any thread.
     pub(crate) fn waker_from_elsewhere(&self) -> impl FnOnce() + Send + 'static {
         let (remote, task) = (self.remote(), self.0.current.get());
         move || remote.wake(task)
@@ -287,7 +286,7 @@ impl Core {
 
     // ---- sources ----
 
-    /// Registers a socket, edge-triggered, for everything at once.
+    /// Registers a socket, edge-triggered, for all events.
     pub(crate) fn register(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
         use epoll::EventFlags;
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
@@ -301,18 +300,18 @@ impl Core {
         Ok(source)
     }
 
-    /// Registers a listener, level-triggered and exclusive; `task` polls it.
+    /// Registers a listening socket, level-triggered and exclusive.
     pub(crate) fn watch_listener(&self, fd: &impl AsFd, source: &Source) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         Ok(epoll::add(self.0.remote.epoll(), fd, epoll::EventData::new_u64(source.token), flags)?)
     }
 
     pub(crate) fn unwatch(&self, fd: &impl AsFd) {
-        // Only fails for a descriptor that is not registered.
+        // Fails only for a descriptor that is not registered.
         let _ = epoll::delete(self.0.remote.epoll(), fd);
     }
 
-    /// A source that no descriptor feeds yet.
+    /// Adds a source without a descriptor.
     pub(crate) fn add_source(&self) -> Rc<Source> {
         let mut sources = self.0.sources.borrow_mut();
         let index = self.0.free_sources.borrow_mut().pop().unwrap_or_else(|| {
@@ -325,7 +324,7 @@ impl Core {
         source
     }
 
-    /// The source of this token.
+    /// Returns the source with this token, unless it was deregistered.
     pub(crate) fn source(&self, token: u64) -> Option<Rc<Source>> {
         match self.0.sources.borrow().get(token as u32 as usize) {
             Some(SourceSlot { source: Some(source), .. }) if source.token == token => Some(source.clone()),
@@ -340,7 +339,7 @@ impl Core {
 
     fn free_source(&self, token: u64) {
         let index = token as u32;
-        // Events of this tick may still name the slot; their generation is an older one, so they are ignored.
+        // Events of this tick may still name the slot; their generation is older, so they are ignored.
         if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
             && slot.source.take_if(|source| source.token == token).is_some()
         {
@@ -350,7 +349,7 @@ impl Core {
         }
     }
 
-    /// Sets readiness and wakes the task that waits for it.
+    /// Sets readiness and runs the tasks that wait for it.
     pub(crate) fn deliver(&self, token: u64, ready: u8) {
         let sources = self.0.sources.borrow();
         let Some(SourceSlot { source: Some(source), .. }) = sources.get(token as u32 as usize) else {
@@ -366,7 +365,7 @@ impl Core {
         self.run_waiters(token, waiters, reads, ready & (WRITE | GONE) != 0);
     }
 
-    /// Runs the task that waits to read, the one that waits to write, or the one that waits for both.
+    /// Runs the waiting reader and writer; once if these are the same task.
     #[inline]
     fn run_waiters(&self, token: u64, (reader, writer): (u32, u32), reads: bool, writes: bool) {
         if reads {
@@ -379,7 +378,7 @@ impl Core {
 
     fn run_waiter(&self, token: u64, task: u32, writes: bool) {
         if task != FOREIGN {
-            // Most sources that can be written have no task that waits for it.
+            // Most writable sources have no waiting writer.
             if task != NO_TASK {
                 self.run(task);
             }
@@ -391,12 +390,12 @@ impl Core {
         }
     }
 
-    /// Whoever polls with `cx` is run when the source can be read.
+    /// Registers the waker of `cx` to be woken when the source is readable.
     pub(crate) fn wait_read(&self, source: &Source, cx: &Context<'_>) {
         source.wait_read(self.waiter(source, cx, false));
     }
 
-    /// Whoever polls with `cx` is run when the source can be written.
+    /// Registers the waker of `cx` to be woken when the source is writable.
     pub(crate) fn wait_write(&self, source: &Source, cx: &Context<'_>) {
         source.wait_write(self.waiter(source, cx, true));
     }
@@ -409,47 +408,47 @@ impl Core {
         FOREIGN
     }
 
-    /// Whether the waker is that of the task being polled.
+    /// Whether the waker of `cx` is that of the task being polled.
     fn is_own(&self, cx: &Context<'_>) -> bool {
         std::ptr::eq(cx.waker().data(), self.0.own_waker.get())
     }
 
     // ---- ticks ----
 
-    /// Looks at `tick` around each wait, as long as somebody else holds it.
+    /// Calls `tick` around each wait, as long as another owner holds it.
     pub fn add_tick(&self, tick: &Rc<dyn TurnHook>) {
         self.0.ticks.add(tick);
     }
 
-    /// Lets an eventfd that a [`TurnHook`] asks others to ring end the core's wait. It need not be read.
+    /// Lets an eventfd that a [`TurnHook`] hands to others end the core's wait. The core never reads it.
     ///
     /// # Errors
-    /// Where the kernel has no room for the registration.
+    /// Fails if the kernel has no memory for the registration.
     pub fn hear(&self, bell: &impl AsFd) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(self.0.remote.epoll(), bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
     }
 
-    /// Ends what [`Core::hear`] began. Call it before the eventfd is closed.
+    /// Reverts [`Core::hear`]. Must be called before the eventfd is closed.
     pub fn ignore(&self, bell: &impl AsFd) {
         self.unwatch(bell);
     }
 
-    /// The task that is running, to be woken later. A future that waits by it must be polled with the task's own waker.
+    /// Returns the running task, to wake it later. The caller must be polled with the task's own waker.
     #[must_use]
     pub fn task(&self) -> TaskId {
         TaskId(self.current())
     }
 
-    /// Runs a task of this core soon. If the task has ended, its slot may belong to a new task; that task gets a spurious
-    /// wake-up, which every task must tolerate.
+    /// Schedules a task of this core. If the task has ended, its slot may belong to a new task, which then
+    /// gets a spurious wake-up; every task must tolerate these.
     pub fn wake_task(&self, TaskId(task): TaskId) {
         self.wake(task);
     }
 
     // ---- running ----
 
-    /// The task being polled.
+    /// Returns the task being polled.
     pub(crate) fn current(&self) -> u32 {
         self.0.current.get()
     }
@@ -458,10 +457,10 @@ impl Core {
         self.0.ready.borrow_mut().push_back(task);
     }
 
-    /// Polls a task once, if there is one.
+    /// Polls a task once, if it exists.
     fn run(&self, task: u32) {
         let Some(mut future) = self.take_future(task) else { return };
-        // Taken out and put back, because a clone would cost two atomic operations at each poll.
+        // The waker is taken and put back, because a clone would cost two atomic operations for each poll.
         let waker = self.0.wakers.borrow_mut()[task as usize].take();
         let waker = waker.expect("a task that is not being polled has its waker");
         let outer = (self.0.current.replace(task), self.0.own_waker.replace(waker.data()));
@@ -474,7 +473,7 @@ impl Core {
             Ok(Poll::Ready(Some(parked))) => Task::Idle(parked),
             Ok(Poll::Ready(None)) => Task::Vacant,
             Err(_) => {
-                // The panic hook has logged it. Dropping the future closes the connection's sockets.
+                // The panic hook has logged the panic. Dropping the future closes the connection's sockets.
                 self.count_panic();
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
                 Task::Vacant
@@ -514,8 +513,8 @@ impl Core {
         }
     }
 
-    /// Marks `source` as readable although nothing has arrived. The task that waits for it runs soon, not within this
-    /// call, so this may be called from any `drop`.
+    /// Marks `source` as readable although nothing has arrived, and schedules its reader. The task does not
+    /// run within this call, so this may be called from any `drop`.
     pub(crate) fn nudge(&self, source: &Source) {
         source.ready.set(source.ready.get() | READ);
         match source.reader.get() {
@@ -524,7 +523,7 @@ impl Core {
         }
     }
 
-    /// Sets readiness of a source that no descriptor feeds. The tasks that wait for it run soon, not within this call.
+    /// Sets readiness of a source without a descriptor and schedules (but does not run) the waiting tasks.
     pub(crate) fn raise(&self, source: &Source, bits: u8) {
         let news = bits & !source.ready.get();
         source.ready.set(source.ready.get() | bits);
@@ -546,18 +545,18 @@ impl Core {
         }
     }
 
-    /// Drops all remaining tasks: the event loop does not run again.
+    /// Drops all remaining tasks. The event loop must not run again.
     pub(crate) fn abandon(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
     }
 
-    /// Closes the connections that have been idle longest, at most `count`. Returns how many it closed.
+    /// Closes at most `count` connections, those idle longest first. Returns their number.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
         self.close_those(count, |_| true)
     }
 
-    /// The same of those that hold memory.
+    /// Like [`Core::close_idle`], but only closes connections that hold memory.
     pub(crate) fn close_idle_with_memory(&self, count: usize) -> usize {
         self.close_those(count, |task| task.holds_memory())
     }

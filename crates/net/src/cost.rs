@@ -1,4 +1,4 @@
-//! CPU time that the serving thread spends on a request.
+//! CPU time that the thread spends in a request's handler.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -6,17 +6,17 @@ use std::pin::pin;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The CPU time of a request's handler: of the thread, while the handler runs. Parsing before it, and what leaves at the end of an
-/// engine's turn, is not part of it.
+/// The CPU time of a request's handler, measured as the thread's CPU time while the handler runs. Parsing the
+/// head and the output at the end of the engine's turn are not included.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CpuMeter {
     spent_ns: Cell<u64>,
-    /// When the handler was resumed, by the thread's CPU time.
+    /// Thread CPU time at which the handler was resumed.
     resumed_ns: Cell<Option<u64>>,
 }
 
 impl CpuMeter {
-    /// Runs a future to its end, and counts what it uses.
+    /// Runs a future to its end and measures its CPU time.
     pub async fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -29,7 +29,7 @@ impl CpuMeter {
         .await
     }
 
-    /// What was used so far, in microseconds.
+    /// Returns the CPU time used so far, in microseconds.
     #[must_use]
     pub fn spent_us(&self) -> u64 {
         self.spent_ns() / 1_000

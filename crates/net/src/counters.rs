@@ -1,15 +1,15 @@
-//! Numbers that a core writes and anybody reads.
+//! Counters with a single writing core and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that one core writes and anybody reads.
+/// A counter that one core writes and any thread may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to it. Only the one core that writes it may.
+    /// Adds `count`. Must only be called by the core that owns the counter.
     pub fn add(&self, count: u64) {
-        // One writer: no read-modify-write needed.
+        // Single writer, so no atomic read-modify-write is needed.
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
@@ -17,14 +17,14 @@ impl Counter {
         self.0.store(count, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the current value.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What one core counts. On cache lines of its own.
+/// Counters of one core, aligned to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
@@ -34,14 +34,14 @@ pub struct Counters {
     pub connections_open: Counter,
     /// Requests answered.
     pub requests: Counter,
-    /// Messages refused that were no requests.
+    /// Malformed requests that were refused.
     pub rejected: Counter,
     /// Handlers that panicked.
     pub panics: Counter,
-    /// TLS handshakes with clients that began a session.
+    /// Full TLS handshakes with clients.
     pub tls_full: Counter,
-    /// Those that continue an earlier session.
+    /// TLS handshakes with clients that resumed a session.
     pub tls_resumed: Counter,
-    /// TLS handshakes with clients that failed.
+    /// Failed TLS handshakes with clients.
     pub tls_failed: Counter,
 }

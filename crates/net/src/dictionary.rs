@@ -1,6 +1,7 @@
-//! Compression with dictionaries that clients have (RFC 9842): which responses are dictionaries, and which are compressed with one.
+//! Compression dictionary transport (RFC 9842): selects responses that clients store as dictionaries and
+//! responses that are compressed with one.
 //!
-//! What the content of a response is, and where it is kept, is the handler's affair; this decides by request and fields.
+//! Decisions depend only on the request and the response's fields; handlers provide and store the content.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,54 +17,54 @@ use crate::compress::has_fixed_bytes;
 pub use crate::compress::weaken_tag;
 use crate::request::Request;
 
-/// Whether a rule is for the response of that path.
+/// Predicate that tells whether a rule applies to a path.
 pub type DictionaryPathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// Which responses clients keep as dictionaries, and for what.
+/// Rule for responses that clients store as dictionaries.
 #[derive(Clone)]
 pub struct DictionaryRule {
-    /// The paths of the responses, in normal form.
+    /// Tells whether the rule applies to a normalized path.
     pub applies: DictionaryPathTest,
-    /// The requests that clients use the dictionary for: a URL pattern; that of the response's own path where there is none.
+    /// URL pattern of the requests for which clients use the dictionary; `None` for the response's own path.
     pub pattern: Option<String>,
-    /// Destinations of these requests, as the fetch standard names them; none for all.
+    /// Destinations of these requests, as defined by the Fetch standard; empty for all.
     pub destinations: Vec<String>,
-    /// What clients send back in `Dictionary-ID`.
+    /// The `id` that clients return in `Dictionary-ID`.
     pub id: Option<String>,
 }
 
-/// The use of dictionaries in a route.
+/// Dictionary settings of a route.
 #[derive(Clone, Debug)]
 pub struct DictionaryTransport {
-    /// What is known of dictionaries, in all routes.
+    /// The known dictionaries, shared by all routes.
     pub known: Arc<Dictionaries>,
-    /// The first that applies counts.
+    /// Rules; the first one that applies is used.
     pub rules: Arc<[DictionaryRule]>,
-    /// How hard to compress.
+    /// Compression effort.
     pub effort: Effort,
-    /// Media types that are compressed with a dictionary, as [`media::is_any_of`] reads them.
+    /// Media types that are compressed with a dictionary, in the syntax of [`media::is_any_of`].
     pub media: Vec<String>,
-    /// Whether it is done without TLS too, for tests.
+    /// Whether dictionaries are used without TLS too, for tests.
     pub insecure: bool,
 }
 
-/// A response that clients keep as a dictionary.
+/// A response that clients store as a dictionary.
 #[derive(Clone, Debug)]
 pub struct DictionaryUse {
     /// The value of `Use-As-Dictionary`.
     pub value: Vec<u8>,
-    /// For how long clients may use it, in seconds from now.
+    /// Lifetime of the dictionary, in seconds.
     pub lifetime_s: u64,
 }
 
-/// Where a response is from.
+/// Origin and path of a response.
 #[derive(Clone, Debug)]
 pub struct DictionarySource {
     origin: Vec<u8>,
     path: Vec<u8>,
 }
 
-/// The dictionary that a client has, and the coding for it.
+/// A dictionary that the client has, and the coding to use with it.
 #[derive(Clone, Debug)]
 pub struct DictionaryChoice {
     /// The dictionary.
@@ -72,18 +73,18 @@ pub struct DictionaryChoice {
     pub coding: DictionaryCoding,
 }
 
-/// A result that was made before, or is to be made.
+/// Result of [`DictionaryTransport::start`].
 #[derive(Debug)]
 pub enum DeltaStart {
-    /// It was made before.
+    /// The compressed content, from an earlier request.
     Ready(Arc<[u8]>),
-    /// To be made of the content, where blocking is allowed; how hard to compress.
+    /// A job that compresses the content, which may block, and its effort.
     Make(DeltaJob, Effort),
 }
 
 impl DictionaryTransport {
-    /// Whether the response is one that its clients keep as a dictionary. Nobody's own response is: what has a cookie, is
-    /// `private`, or has no `max-age`, by which clients know how long it serves.
+    /// Returns how clients may use the response as a dictionary; `None` if they must not. Responses that are
+    /// private, set a cookie or have no `max-age` are never dictionaries.
     #[must_use]
     pub fn use_of(&self, request: &Request<'_>, status: Status, fields: &Fields) -> Option<DictionaryUse> {
         let rule = self.rule(request).filter(|_| status == Status::OK)?;
@@ -94,7 +95,7 @@ impl DictionaryTransport {
         Some(DictionaryUse { value, lifetime_s })
     }
 
-    /// Where the response to this request is from, if a rule lets clients keep it: for [`DictionaryTransport::remember_from`].
+    /// Returns origin and path of the request if a rule applies, for [`DictionaryTransport::remember_from`].
     #[must_use]
     pub fn source(&self, request: &Request<'_>) -> Option<DictionarySource> {
         self.rule(request).map(|_| {
@@ -112,7 +113,8 @@ impl DictionaryTransport {
         self.rules.iter().find(|rule| (rule.applies)(&path))
     }
 
-    /// Remembers the content of a response with these fields that is stored at that second since 1970, where clients keep it.
+    /// Remembers the content of a response stored at `now_s` (seconds since 1970), if clients may store it as
+    /// a dictionary.
     pub fn remember_from(
         &self,
         source: &DictionarySource,
@@ -126,31 +128,31 @@ impl DictionaryTransport {
         }
     }
 
-    /// Remembers a content that clients keep, of which only the hash is at hand. False where it is not known.
+    /// Extends the lifetime of a known dictionary by its hash. Returns false if the content is not known.
     #[must_use]
     pub fn touch(&self, request: &Request<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
         let (origin, path) = place(request);
         self.known.touch(DictionaryPlace { origin: &origin, path: &path }, hash, until_s)
     }
 
-    /// Remembers a content that clients keep until that second since 1970.
+    /// Remembers a dictionary until `until_s` (seconds since 1970).
     pub fn remember(&self, request: &Request<'_>, content: &HashedContent, until_s: u64) {
         let (origin, path) = place(request);
         self.known.remember(DictionaryPlace { origin: &origin, path: &path }, content, until_s);
     }
 
-    /// Whether a response with this status and these fields is compressed for clients that have a dictionary, and `Vary` has
-    /// to say so.
+    /// Whether clients with a dictionary get the response compressed with it, so that `Vary` must list
+    /// `Available-Dictionary`.
     #[must_use]
     pub fn may_compress(&self, request: &Request<'_>, status: Status, fields: &Fields) -> bool {
         self.is_secure(request) && status == Status::OK && self.is_media(fields) && !has_fixed_bytes(fields)
     }
 
-    /// The dictionary to compress the response with, at that second since 1970: the client has it, prefers a coding with it,
-    /// and whoever made it send the request may read the response.
+    /// Returns the dictionary to compress the response with, at `now_s` (seconds since 1970): the client has
+    /// it and prefers a coding with it, and the origin that caused the request may read the response.
     #[must_use]
     pub fn choose(&self, request: &Request<'_>, fields: &Fields, now_s: u64) -> Option<DictionaryChoice> {
-        // Nearly all requests end here.
+        // Most requests have no such field.
         let hash = available_hash(request.field(Name::AvailableDictionary)?)?;
         let reads = matches!(request.method(), Method::Get | Method::Head);
         if !reads || request.field(Name::Range).is_some() || !context(request).may_read(fields) {
@@ -164,8 +166,8 @@ impl DictionaryTransport {
         Some(DictionaryChoice { dictionary, coding })
     }
 
-    /// The content of that hash and length, compressed. `None` where that makes nothing smaller, or others are being made:
-    /// the response goes out in another coding.
+    /// Returns the compressed form of the content with that hash and length. `None` if it would not be
+    /// smaller or if too many are being made; the response is then sent in another coding.
     #[must_use]
     pub fn start(&self, choice: &DictionaryChoice, content: (&DictionaryHash, u64)) -> Option<DeltaStart> {
         match self.known.delta(&choice.dictionary, content, choice.coding) {
@@ -185,7 +187,7 @@ impl DictionaryTransport {
     }
 }
 
-/// Makes the fields say that the content is compressed with a dictionary.
+/// Updates the fields for content compressed with a dictionary.
 pub fn say_compressed_with(fields: &mut Fields, coding: DictionaryCoding) {
     fields.remove(b"content-encoding");
     fields.push(Name::ContentEncoding, coding.text().as_bytes());
@@ -193,7 +195,7 @@ pub fn say_compressed_with(fields: &mut Fields, coding: DictionaryCoding) {
     weaken_tag(fields);
 }
 
-/// Makes the fields say that the response depends on the client's dictionary, and on its codings.
+/// Adds the client's codings and dictionary to `Vary`.
 pub fn vary_by_dictionary(fields: &mut Fields) {
     for name in ["Accept-Encoding", "Available-Dictionary"] {
         let varies = |(field, value): (&[u8], &[u8])| {
@@ -206,7 +208,7 @@ pub fn vary_by_dictionary(fields: &mut Fields) {
     }
 }
 
-/// Origin and path of a request.
+/// Returns the origin and the path of a request.
 fn place(request: &Request<'_>) -> (Vec<u8>, Vec<u8>) {
     let scheme: &[u8] = if request.client().secure { b"https://" } else { b"http://" };
     let origin = [scheme, &request.authority().to_ascii_lowercase()].concat();
@@ -226,7 +228,7 @@ fn context<'r>(request: &Request<'r>) -> FetchContext<'r> {
     }
 }
 
-/// The coding with a dictionary that the client prefers to all others, or likes equally.
+/// Returns the dictionary coding that the client rates at least as high as all other codings.
 fn preferred(request: &Request<'_>) -> Option<DictionaryCoding> {
     let mut weights = [0; DictionaryCoding::ALL.len()];
     let mut other = 0;
@@ -245,14 +247,14 @@ fn preferred(request: &Request<'_>) -> Option<DictionaryCoding> {
     (best > 0 && best >= other).then(|| DictionaryCoding::ALL[at])
 }
 
-/// Whether the response is not for one client alone.
+/// Whether the response may be shared between clients.
 fn is_public(fields: &Fields) -> bool {
     let private = [&b"private"[..], b"no-store", b"no-transform"];
     let personal = [&b"cookie"[..], b"authorization"];
     !is_listed(fields, b"cache-control", &private) && !is_listed(fields, b"vary", &personal)
 }
 
-/// Whether one of these words is in the lists of a field.
+/// Whether one of `words` is an element of the field's list.
 fn is_listed(fields: &Fields, name: &[u8], words: &[&[u8]]) -> bool {
     let values = fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
     let mut items = values.flat_map(|(_, value)| scan::list(value));
@@ -264,7 +266,8 @@ fn directives(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     values.flat_map(|(_, value)| scan::list(value))
 }
 
-/// For how long clients keep the response, in seconds: `max-age`, and the time for which it serves stale.
+/// Returns the time for which clients may use the response, in seconds: `max-age` plus
+/// `stale-while-revalidate`.
 fn lifetime_s(fields: &Fields) -> Option<u64> {
     if !is_public(fields) || fields.first(b"set-cookie").is_some() {
         return None;

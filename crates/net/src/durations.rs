@@ -1,23 +1,25 @@
-//! Histograms of durations, as fine as Prometheus' native ones.
+//! Histograms of durations, with the resolution of Prometheus' native histograms.
 //!
-//! A duration is counted once, in a fine class. Fine classes end at the bounds of both the native classes (a power of two of
-//! seconds, in eighths) and the classic ones, so that either kind is a sum of them and is exact.
+//! Each duration is counted once, in a fine class. The bounds of the fine classes include those of both the
+//! native classes (a power of two of seconds, in eighths) and the classic ones, so that either histogram is
+//! an exact sum of them.
 
 use crate::counters::Counter;
 
-/// Upper bounds of the classic classes of durations, in microseconds. The last class has none.
+/// Upper bounds of the classic classes, in microseconds. The last class is unbounded.
 pub const DURATION_BOUNDS_US: [u64; 15] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
 ];
-/// The classic classes of durations.
+/// Number of classic classes.
 pub const DURATION_CLASSES: usize = DURATION_BOUNDS_US.len() + 1;
 
-/// The schema of the native classes: each is 2^(1/8) times as wide as the one before, which is 9 %.
+/// Prometheus' schema of the native classes: each class is wider than the one before by a factor of 2^(1/8),
+/// which is 9 %.
 pub const NATIVE_SCHEMA: i32 = 3;
-/// Native classes to an octave.
+/// Native classes per octave.
 const STEPS: i32 = 1 << NATIVE_SCHEMA;
-/// 2^(n/8).
+/// Values of 2^(n/8).
 const POWERS: [f64; STEPS as usize] = [
     1.0,
     1.090_507_732_665_257_7,
@@ -28,32 +30,32 @@ const POWERS: [f64; STEPS as usize] = [
     1.681_792_830_507_429,
     1.834_008_086_409_342_4,
 ];
-/// Durations up to this one, 2^-16 s, are in the zero class. In seconds.
+/// Upper bound of the zero class, in seconds: 2^-16.
 pub const NATIVE_ZERO_MAX_S: f64 = 1.0 / 65_536.0;
-/// The native class that ends at 2^-16 s, and the one that ends at 2^10 s, which is 17 minutes; what takes longer is counted in the
-/// class after it.
+/// Native classes that end at 2^-16 s and at 2^10 s (17 minutes). Longer durations have one more class.
 const NATIVE_FIRST: i32 = -16 * STEPS;
 const NATIVE_LAST: i32 = 10 * STEPS;
 
-/// Upper bounds of the fine classes that have one.
+/// Number of fine classes with an upper bound.
 const FINE_BOUNDS: usize = 221;
-/// The fine classes.
+/// Number of fine classes.
 const FINE_CLASSES: usize = FINE_BOUNDS + 1;
-/// Upper bounds of the fine classes, in order. Behind them stand as many as a byte can name, so that no index needs a check.
+/// Upper bounds of the fine classes, ascending; padded so that a byte index needs no bounds check.
 const FINE_BOUNDS_US: [u64; 256] = fine_bounds();
-/// The longest duration that is in a class with a bound.
+/// Longest duration that is in a bounded class.
 const FINE_MAX_US: u64 = FINE_BOUNDS_US[FINE_BOUNDS - 1];
 
-/// Durations below this many microseconds are in the first class; it is the largest power of two of which that is true.
+/// Largest power of two such that all shorter durations, in microseconds, are in the first class.
 const FIRST_US: u64 = 16;
-/// Cells of an octave in the table of [`fine_class`]: so many that none has more than one bound.
+/// Binary logarithm of the cells per octave in the table of [`fine_class`], chosen so that no cell contains
+/// more than one bound.
 const CELL_BITS: u32 = 6;
 const CELLS: usize = 1 << CELL_BITS;
-/// By cell: the class of its lowest duration. Below 2^6 µs each number has a cell, then octaves up to that of `FINE_MAX_US`; what is left makes
-/// the length a power of two.
+/// Class of the lowest duration of each cell. Below 2^6 µs each value has its own cell, followed by the
+/// octaves up to that of `FINE_MAX_US`; padded to a power of two.
 const CELL_CLASSES: [u8; 2_048] = cell_classes();
 
-/// The upper bound of a native class in whole microseconds, which is all that durations have.
+/// Upper bound of a native class, truncated to whole microseconds, the unit of all durations.
 const fn native_bound_us(class: i32) -> u64 {
     let micros = POWERS[class.rem_euclid(STEPS) as usize] * 1e6;
     let octave = class.div_euclid(STEPS);
@@ -61,7 +63,7 @@ const fn native_bound_us(class: i32) -> u64 {
     (if octave < 0 { micros / power } else { micros * power }) as u64
 }
 
-/// The bounds of both kinds of classes in order, each once.
+/// Merges the bounds of the native and classic classes.
 const fn fine_bounds() -> [u64; 256] {
     let mut bounds = [u64::MAX; 256];
     let (mut at, mut native, mut classic) = (0, NATIVE_FIRST, 0);
@@ -98,10 +100,10 @@ const fn cell_classes() -> [u8; 2_048] {
     classes
 }
 
-/// The fine class of a duration: a table names the class of the lowest duration with the same highest seven bits, and at most one bound
-/// is among them.
+/// Returns the fine class of a duration. A table gives the class of the lowest duration with the same seven
+/// leading bits; a cell contains at most one bound, so one comparison corrects it.
 fn fine_class(us: u64) -> usize {
-    // Most of what a turn of the engine answers has taken no time by its clock.
+    // Most requests that complete within one turn take no time by the engine's clock.
     if us < FIRST_US {
         return 0;
     }
@@ -112,7 +114,7 @@ fn fine_class(us: u64) -> usize {
     class + usize::from(us > FINE_BOUNDS_US[class])
 }
 
-/// The native class of a fine one; not for the first, which is the zero class.
+/// Returns the native class of a fine one; not defined for the first, which is the zero class.
 fn native_class(fine: usize) -> i32 {
     if fine >= FINE_BOUNDS {
         return NATIVE_LAST + 1;
@@ -125,7 +127,7 @@ fn native_class(fine: usize) -> i32 {
     low
 }
 
-/// A histogram of durations that one core writes and anybody reads: 1,784 bytes.
+/// A histogram of durations that one core writes and any thread may read: 1,784 bytes.
 #[derive(Debug)]
 pub struct DurationHistogram {
     classes: [Counter; FINE_CLASSES],
@@ -142,20 +144,20 @@ impl Default for DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// The classic class of a duration.
+    /// Returns the classic class of a duration.
     #[must_use]
     pub fn class_of(us: u64) -> usize {
         DURATION_BOUNDS_US.partition_point(|bound| *bound < us)
     }
 
-    /// Counts a duration. Only the one core that writes it may.
+    /// Counts a duration. Must only be called by the core that owns the histogram.
     pub fn observe(&self, us: u64) {
         self.classes[fine_class(us)].add(1);
         self.total_us.add(us);
     }
 }
 
-/// Durations that several histograms have counted.
+/// Sums of several histograms.
 #[derive(Clone, Debug)]
 pub struct DurationCounts {
     fine: [u64; FINE_CLASSES],
@@ -169,7 +171,7 @@ impl Default for DurationCounts {
 }
 
 impl DurationCounts {
-    /// What these have counted together.
+    /// Returns the sum of the histograms.
     #[must_use]
     pub fn of<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> DurationCounts {
         let mut sum = DurationCounts::default();
@@ -180,37 +182,37 @@ impl DurationCounts {
         sum
     }
 
-    /// How many durations.
+    /// Returns the number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.fine.iter().sum()
     }
 
-    /// Their sum, in microseconds.
+    /// Returns the sum of the durations, in microseconds.
     #[must_use]
     pub fn total_us(&self) -> u64 {
         self.total_us
     }
 
-    /// How many are in each classic class.
+    /// Returns the number of durations in each classic class.
     #[must_use]
     pub fn classic(&self) -> [u64; DURATION_CLASSES] {
         let mut classes = [0; DURATION_CLASSES];
         for (fine, count) in self.fine.iter().enumerate().filter(|(_, count)| **count > 0) {
-            // The last one has no bound, and is longer than all of them.
+            // The last fine bound is `u64::MAX`, which is in the unbounded classic class.
             classes[DurationHistogram::class_of(FINE_BOUNDS_US[fine])] += count;
         }
         classes
     }
 
-    /// How many are in the native zero class.
+    /// Returns the number of durations in the native zero class.
     #[must_use]
     pub fn native_zero(&self) -> u64 {
         self.fine[0]
     }
 
-    /// How many are in each of the other native classes that have any, in order. Class `n` is of durations above 2^((n-1)/8) s, up
-    /// to 2^(n/8) s.
+    /// Returns the non-empty native classes and their counts, ascending. Class `n` contains durations above
+    /// 2^((n-1)/8) s up to 2^(n/8) s.
     #[must_use]
     pub fn native(&self) -> Vec<(i32, u64)> {
         let mut classes: Vec<(i32, u64)> = Vec::new();

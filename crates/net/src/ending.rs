@@ -1,36 +1,38 @@
-//! The end of a connection, whatever it has carried.
+//! Orderly shutdown of connections.
 //!
-//! A socket that is closed before its peer is done is reset by the kernel at the peer's next byte, and what the peer has not read is lost.
-//! So this side announces its end and closes its sending side first. Then it reads, and drops, what the peer still sends.
+//! If a socket is closed while its peer still sends, the kernel resets the connection, and the peer loses
+//! what it has not read. So this side sends its end of stream first, then reads and discards input until the
+//! peer is done.
 
 use crate::fault::Fault;
 use crate::link::Link;
 use crate::progress::SendProgress;
 use crate::stream::Stream;
 
-/// How long a peer that has taken everything may be silent before its connection is closed.
+/// Time that a peer which has received everything may be silent before its connection is closed.
 const SILENT_MS: u64 = 2_000;
-/// How long it is listened to at most once it has taken everything, however much it sends.
+/// Maximum time to discard input after the peer has received everything.
 const LINGER_MS: u64 = 30_000;
-/// The same in a server that stops, for a connection on which little was sent: its client has surely read that.
+/// [`LINGER_MS`] while the server stops, for a connection on which little was sent.
 const LINGER_STOPPING_MS: u64 = 1_000;
-/// Bytes that a client reads at once. Of more, its kernel may have taken what its program has not read yet.
+/// Bytes that a client program reads at once. Of more, part may still be in its kernel's receive buffer.
 const LITTLE_BYTES: u32 = 64 * 1024;
-/// How often the kernel is asked whether it has taken everything, and whether the server stops.
+/// Interval for asking the kernel whether the peer has received everything, and for checking whether the
+/// server stops.
 const LOOK_MS: u64 = 500;
-/// Bytes dropped before other connections get their turn.
+/// Bytes discarded before the task yields to other connections.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// Bytes dropped as fast as they come: an upload that its sender does not break off. A peer that sends more is read in turns with pauses,
-/// at most 26 MB/s, so that it costs little CPU.
+/// Bytes discarded at full speed, for uploads that their sender does not abort. Beyond this, pauses limit the
+/// rate to at most 26 MB/s, to save CPU time.
 const FREE_BYTES_MAX: usize = 4 << 20;
 const TURN_PAUSE_MS: u64 = 10;
 
-/// Whether nothing was sent on a connection that its client may read slowly.
+/// Whether at most [`LITTLE_BYTES`] were sent on the connection.
 pub(crate) fn has_sent_little(stream: &Stream) -> bool {
     stream.sent() <= LITTLE_BYTES
 }
 
-/// Sends what the link holds, and TLS's announcement that nothing follows. False where the peer does not take it.
+/// Sends buffered output and TLS's close_notify. Returns false if the peer does not accept it.
 pub(crate) async fn announce(link: &mut Link, patience_ms: u64) -> bool {
     link.announce_end();
     let mut progress = SendProgress::default();
@@ -43,14 +45,15 @@ pub(crate) async fn announce(link: &mut Link, patience_ms: u64) -> bool {
     }
 }
 
-/// Ends a connection whose peer may still send: returns when the peer has taken everything and has closed too, or has taken nothing for
-/// `patience_ms`, or has had its time, or has sent `bytes_max` meanwhile. The connection is to be dropped next.
+/// Shuts a connection down while its peer may still send. Returns when the peer has received everything and
+/// has closed too, has accepted nothing for `patience_ms`, has exceeded its time, or has sent `bytes_max`.
+/// The caller must then drop the connection.
 pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) {
     if !announce(link, patience_ms).await {
         return;
     }
     let (stream, core) = (link.stream(), link.core());
-    // TLS is not asked: nobody reads what it would decrypt.
+    // Read below TLS: decrypting discarded input is useless.
     stream.shutdown_write();
     let (mut progress, mut heard_ms, mut taken_ms) = (SendProgress::default(), core.now_ms(), None);
     let mut dropped_total = 0;
@@ -83,13 +86,13 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
             }
             continue;
         }
-        // A deadline that has passed is seen above.
+        // An expired deadline is handled above.
         let _ = stream.readable(deadline_ms.min(now_ms + LOOK_MS)).await;
     }
 }
 
-/// Reads what is there, up to [`TURN_BYTES_MAX`]: how many bytes; `None` at the end. The buffer is on the stack for one call, not in a
-/// connection's future.
+/// Reads and discards up to [`TURN_BYTES_MAX`] available bytes; returns their number, or `None` at the end.
+/// Not inlined, so that the buffer is on the stack and not part of the connection's future.
 #[inline(never)]
 fn drop_input(stream: &Stream) -> Result<Option<usize>, Fault> {
     let (mut buffer, mut dropped) = ([0; 16 * 1024], 0);

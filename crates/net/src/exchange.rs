@@ -1,4 +1,4 @@
-//! One request and its response, as a handler sees them.
+//! A request and its response, as seen by a handler.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -33,16 +33,15 @@ use crate::replace::{
 use crate::request::Request;
 use crate::state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 
-/// The status in the access log for a client that disconnected before its response began. It is never sent; nginx logs
-/// the same status.
+/// Status logged for a client that disconnected before its response began, as in nginx. Never sent.
 const CLIENT_GONE: Status = Status::of(499).expect("three digits");
-/// Bytes of a file that are read together to be compressed.
+/// Bytes read from a file at once when its content is filtered.
 const FILE_BYTES: usize = 64 * 1024;
 
-/// One request and its response. The handler pulls the body with [`Exchange::read`], answers with
-/// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns; framing, connection
-/// handling and the fields `Date`, `Server`, `Content-Length`, `Transfer-Encoding` and `Connection` are the server's part.
-/// Which protocol carries it, a handler does not see.
+/// A request and its response. The handler pulls the body with [`Exchange::read`], responds with
+/// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns. The server is
+/// responsible for framing, connection handling and the fields `Date`, `Server`, `Content-Length`,
+/// `Transfer-Encoding` and `Connection`. Handlers need not know the HTTP version.
 pub struct Exchange<'c> {
     pub(crate) state: &'c mut RequestState,
     pub(crate) lane: Lane<'c>,
@@ -53,26 +52,26 @@ impl<'c> Exchange<'c> {
         Exchange { state, lane }
     }
 
-    /// The request's head.
+    /// Returns the request head.
     #[must_use]
     pub fn request(&self) -> Request<'_> {
         Request::of(self.state, self.lane.head())
     }
 
-    /// The engine that runs this: its clock, timers and blocking threads.
+    /// Returns the engine that runs this exchange: its clock, timers and blocking threads.
     #[must_use]
     pub fn core(&self) -> &Core {
         self.lane.core()
     }
 
-    /// Sets how many bytes of memory the handler itself holds for this request, until the next call or until the handler
-    /// returns. Meant to be called before a wait.
+    /// Sets the memory that the handler itself holds for this request, in bytes, until the next call or until
+    /// the handler returns. Call it before a wait.
     pub fn hold(&mut self, bytes: usize) {
         self.state.handler_bytes = bytes;
         self.weigh();
     }
 
-    /// Counts what the request holds.
+    /// Updates the memory accounting of the request.
     pub(crate) fn weigh(&mut self) {
         let amended = self.state.amended.as_ref().map_or(0, |amended| amended.weight_bytes());
         let copied = self.state.body_copy.as_ref().map_or(0, |copy| copy.bytes_max());
@@ -80,13 +79,13 @@ impl<'c> Exchange<'c> {
         self.lane.hold(held);
     }
 
-    /// Sets the client from the fields that a trusted peer has sent.
+    /// Sets the client as reported by a trusted peer's fields.
     pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
         self.state.client = Client { address, secure, vouched: Some(vouched) };
     }
 
-    /// Removes fields of the request, in any spelling that programs may take for these names, and adds others, for whoever looks at the
-    /// request from now on: upstream servers, applications, the cache, the log. Trailers lose them too.
+    /// Removes fields of the request, in any spelling that applications may treat as equivalent, and adds
+    /// others, as seen by upstream servers, applications, the cache and the log. Trailers lose them too.
     pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {
         let amended = AmendedHead::new(self.request().head(), removed, own);
         let amended = amended.after(self.state.amended.as_deref());
@@ -94,11 +93,11 @@ impl<'c> Exchange<'c> {
         self.weigh();
     }
 
-    /// Puts another path and query in place of those of the request, for whoever looks at it from now on: a target in origin-form,
-    /// percent-encoded. [`Head::sent_target`](http::Head::sent_target) stays what the client has sent.
+    /// Replaces the path and query of the request by a target in origin-form, percent-encoded.
+    /// [`Head::sent_target`](http::Head::sent_target) remains the client's.
     ///
     /// # Panics
-    /// Where it is not valid in a request line.
+    /// Panics if `target` is not valid in a request line.
     pub fn rewrite_target(&mut self, target: &[u8]) {
         assert!(target.starts_with(b"/") && http::scan::target(target) == target.len(), "a target's bytes");
         let amended = AmendedHead::with_target(self.request().head(), target);
@@ -107,17 +106,17 @@ impl<'c> Exchange<'c> {
         self.weigh();
     }
 
-    /// Sets the variables that the configuration defines, for whoever fills in templates for the request from now on.
+    /// Sets the variables that the configuration defines, for templates expanded after this call.
     pub fn set_own_values(&mut self, own: Rc<dyn OwnValues>) {
         self.state.own_values = Some(own);
     }
 
-    /// Says that the request was let in because of who sends it: see [`Request::is_authorized`].
+    /// Marks the request as authorized by its sender's identity: see [`Request::is_authorized`].
     pub fn set_authorized(&mut self) {
         self.state.is_authorized = true;
     }
 
-    /// Says who sends the request, as the server has verified. A name that no field value could have (RFC 9110 section 5.5) is not taken.
+    /// Sets the authenticated user, unless the name is not a valid field value (RFC 9110 section 5.5).
     pub fn set_user(&mut self, name: &[u8], scheme: &'static str) {
         let is_text = |byte: &u8| *byte >= b' ' && *byte != 0x7f;
         if !name.is_empty() && name.iter().all(is_text) {
@@ -125,51 +124,51 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// Sets the request's ids, which upstream servers and applications get.
+    /// Sets the request IDs that are sent to upstream servers and applications.
     pub fn set_ids(&mut self, ids: RequestIds) {
         self.state.ids = ids;
     }
 
-    /// Says what becomes of empty segments in the path. They are merged without it.
+    /// Sets the treatment of empty path segments. By default they are merged.
     pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
         self.state.empty_segments = empty_segments;
     }
 
-    /// Keeps a value until the client has the response, or is gone: what counts the request as one under way.
+    /// Keeps a value (a permit of a limit) alive until the response was sent or the client is gone.
     pub fn keep(&mut self, value: Rc<dyn Any>) {
         self.state.kept = Some(Rc::new((self.state.kept.take(), value)));
     }
 
-    /// Keeps a value until the handler is done, which `None` says: its place there.
+    /// Keeps a value alive until the handler is done; `None` releases it earlier.
     pub fn set_handler_place(&mut self, place: Option<Rc<dyn Any>>) {
         self.state.handler_place = place;
     }
 
-    /// What counts the request as one under way, for a worker that runs for it after its client has left.
+    /// Returns the values kept for this request, for a worker that continues without the client.
     #[must_use]
     pub fn places(&self) -> [Option<Rc<dyn Any>>; 2] {
         [self.state.kept.clone(), self.state.handler_place.clone()]
     }
 
-    /// Adds fields to whatever is answered from now on, beside what the edits do.
+    /// Adds fields to the response, in addition to those that the edits add.
     pub fn add_fields(&mut self, fields: &Fields) {
         let edits = self.state.filters.edits.get_or_insert_default();
         Rc::make_mut(edits).add.extend(fields);
     }
 
-    /// Has whatever is answered from now on carry these fields, in place of all others of the names `replaced`.
+    /// Adds fields to the response and removes all others named in `replaced`.
     pub fn replace_fields(&mut self, replaced: &[&str], fields: &Fields) {
         let edits = Rc::make_mut(self.state.filters.edits.get_or_insert_default());
         replaced.iter().for_each(|name| edits.replace(name.as_bytes()));
         edits.add.extend(fields);
     }
 
-    /// Edits to make to the fields of whatever is answered from now on.
+    /// Sets the edits to the response's fields.
     pub fn set_edits(&mut self, edits: Option<Rc<FieldEdits>>) {
         self.state.filters.edits = edits;
     }
 
-    /// The fields of a response as the edits make them.
+    /// Returns the fields of a response after the edits.
     #[must_use]
     pub fn edited<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
         match &self.state.filters.edits {
@@ -178,27 +177,27 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// What is replaced in the bodies of responses from now on. Those that have begun stay as they are.
+    /// Sets the replacements in response bodies. A response that has begun is not affected.
     pub fn set_replacement(&mut self, of: Rc<BodyReplacement>, texts: Box<dyn ReplacementTexts>) {
         self.state.filters.replacement = Some(RequestReplacement { of, texts });
     }
 
-    /// Adds `Server-Timing` to the response: where its time went, as far as that is known when its head is sent.
+    /// Adds `Server-Timing` to the response, with the durations known when its head is sent.
     pub fn show_timing(&mut self) {
         self.state.filters.timing = true;
     }
 
-    /// Sets what learns of it when the connection carries something else from then on: [`Exchange::upgrade`], [`Exchange::take_over`].
+    /// Sets the observer of a protocol switch ([`Exchange::upgrade`], [`Exchange::take_over`]).
     pub fn set_upgrade_tap(&mut self, tap: Rc<dyn UpgradeTap>) {
         self.state.upgrade_tap = Some(tap);
     }
 
-    /// Adds what learns of the head of the response, behind those that are there.
+    /// Appends an observer of the response head.
     pub fn set_tap(&mut self, tap: Box<dyn HeadTap>) {
         self.state.filters.add_tap(tap);
     }
 
-    /// The request without its client, its body, and an upgrade that it offers.
+    /// Copies the request without its connection, its body and any `Upgrade` field.
     #[must_use]
     pub fn detach(&self) -> DetachedRequest {
         let (head, bytes) = detached::copied(self.request().head());
@@ -221,38 +220,38 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// What the request is counted under, passed on in [`crate::RequestRecord::label`].
+    /// Sets the label under which the request is counted: [`crate::RequestRecord::label`].
     pub fn set_label(&mut self, label: usize) {
         self.state.label = label;
     }
 
-    /// What is reported of the request, passed on in [`crate::RequestRecord::notes`].
+    /// Returns the notes that are reported with the request: [`crate::RequestRecord::notes`].
     pub fn notes(&mut self) -> &mut RequestNotes {
         &mut self.state.notes
     }
 
-    /// Lets the handler name a file in place of its response.
+    /// Permits the handler to name a file instead of sending a response.
     pub fn let_name_files(&mut self) {
         self.state.sends_files = true;
     }
 
-    /// Whether a handler may name a file in place of its response: [`Exchange::name_file`].
+    /// Whether the handler may name a file instead of sending a response: [`Exchange::name_file`].
     #[must_use]
     pub fn may_name_file(&self) -> bool {
         self.state.sends_files && self.state.reply == ReplyState::Unsent
     }
 
-    /// Names a file in place of a response. What the handler writes from now on is dropped.
+    /// Names a file to send as the response. Anything that the handler writes afterwards is dropped.
     ///
     /// # Panics
-    /// Where [`Exchange::may_name_file`] is false.
+    /// Panics if [`Exchange::may_name_file`] is false.
     pub fn name_file(&mut self, file: NamedFile) {
         assert!(self.may_name_file(), "a file is named in place of a response");
         self.state.named_file = Some(Box::new(file));
         self.state.reply = ReplyState::Elsewhere;
     }
 
-    /// The file that the handler has named, which has ended by now. The response has not begun then.
+    /// Takes the file that the handler has named. The handler must have ended; a response can then be sent.
     pub fn take_named_file(&mut self) -> Option<NamedFile> {
         let file = self.state.named_file.take()?;
         if let Lane::Detached(lane) = &self.lane {
@@ -262,43 +261,44 @@ impl<'c> Exchange<'c> {
         Some(*file)
     }
 
-    /// Keeps the response from caches: not every client would get it.
+    /// Forbids caches to store the response, because other clients might not get it.
     pub fn forbid_storing(&self) {
         if let Lane::Detached(lane) = &self.lane {
             lane.sink.forbid_storing();
         }
     }
 
-    /// What makes the pages for [`Exchange::refuse`], in place of [`crate::Service::error_pages`].
+    /// Sets the generator of error pages for [`Exchange::refuse`], in place of
+    /// [`crate::Service::error_pages`].
     pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
         self.state.pages = Some(pages);
     }
 
-    /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and without the
-    /// client taking any byte of the response.
+    /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and for
+    /// sending while the client accepts no bytes of the response.
     pub fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
         self.lane.set_timeouts(body_ms, write_ms);
     }
 
-    /// Limits how fast the response is sent, for good: an upgrade is no response, and ends it.
+    /// Limits the rate of the response until its end. An upgrade ends the limit: tunnels have none.
     pub fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
         self.lane.limit_bandwidth(bandwidth);
     }
 
-    /// Sets the most content that the request may have, in place of [`crate::Limits::body_bytes_max`]; without
-    /// effect once its body is being read.
+    /// Sets the maximum body size, in place of [`crate::Limits::body_bytes_max`]. No effect after the first
+    /// read.
     ///
     /// # Errors
-    /// 413 where the announced length is above it.
+    /// Fails with 413 if the announced length exceeds the limit.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Fault> {
         Ok(self.lane.limit_body(bytes_max)?)
     }
 
-    /// The next piece of the request's body; `None` at its end. The first call sends `100 Continue` to a client
-    /// that waits for it.
+    /// Returns the next piece of the request body; `None` at its end. The first call sends `100 Continue` if
+    /// the client waits for it.
     ///
     /// # Errors
-    /// Invalid framing, a body above the limit, no progress, or a client that disconnected. The handler must return it.
+    /// Invalid framing, a body above the limit, a timeout, a disconnect. The handler must return it.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, Fault> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
             Some((start, end)) => {
@@ -313,7 +313,7 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// The trailer fields of the request, once [`Exchange::read`] has returned `None`.
+    /// Returns the trailer fields of the request, after [`Exchange::read`] has returned `None`.
     #[must_use]
     pub fn trailers(&self) -> Option<Cow<'_, Fields>> {
         let trailers = self.lane.trailers()?;
@@ -323,22 +323,22 @@ impl<'c> Exchange<'c> {
         })
     }
 
-    /// Whether a response head is out: then only its body can follow.
+    /// Whether the response head was sent, so that only its body can follow.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.state.reply != ReplyState::Unsent
     }
 
-    /// Begins the response. `fields` must not hold what frames a message; `length` says what body follows (for
-    /// HEAD: would follow).
+    /// Begins the response. `fields` must not contain framing fields; `length` is the length of the body that
+    /// follows (for HEAD: would follow).
     ///
     /// # Panics
-    /// Where a response has begun already.
+    /// Panics if a response has already begun.
     pub fn begin(&mut self, status: Status, fields: &Fields, length: Length) {
         self.begin_fields(status, fields, length, DefaultFields::default());
     }
 
-    /// Begins with fields as the filters make them.
+    /// Begins the response after applying the filters to its fields.
     pub(crate) fn begin_fields(
         &mut self,
         status: Status,
@@ -382,7 +382,7 @@ impl<'c> Exchange<'c> {
         self.state.begun(now_us, status, body);
     }
 
-    /// Whether the client is to get content: not for HEAD, 204 and 304.
+    /// Whether the response has content that the client gets: not for HEAD, 204 and 304.
     #[must_use]
     pub fn content_wanted(&self) -> bool {
         !matches!(
@@ -391,15 +391,15 @@ impl<'c> Exchange<'c> {
         )
     }
 
-    /// More of the response's body. Bytes that the client is not to get (HEAD) are dropped.
+    /// Writes a piece of the response body. Content that the client does not get (HEAD) is dropped.
     ///
     /// # Errors
-    /// The client has disconnected or has read nothing for too long; or more was written than announced.
+    /// The client has disconnected or has read nothing for too long; more was written than announced.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.replacing.is_none() {
             return self.write_replaced(bytes).await;
         }
-        // Boxed, as few routes replace anything.
+        // Boxed, because few routes replace anything.
         Box::pin(self.write_replacing(bytes)).await
     }
 
@@ -414,7 +414,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Body bytes behind the first filter.
+    /// Writes body bytes that have passed the replacement filter.
     async fn write_replaced(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.compressing.is_none() {
             return self.send(bytes).await;
@@ -428,7 +428,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Body bytes behind the filters.
+    /// Writes body bytes that have passed all filters.
     async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if let Some(after) = self.state.take(bytes.len() as u64)? {
             self.lane.send(bytes).await?;
@@ -437,10 +437,10 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// The same for bytes that others share, and that stay where they are: a large piece is not copied before it is sent.
+    /// Like [`Exchange::write`], for bytes in shared memory: a large piece is sent without copying it.
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.change_body() {
             return self.write(bytes).await;
@@ -452,28 +452,28 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Sends out what was written so far, for a handler that will wait before it writes more.
+    /// Sends everything written so far. For handlers that wait before they write more.
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn flush(&mut self) -> Result<(), Fault> {
         self.flush_filters()?;
         self.lane.flush().await
     }
 
-    /// A range of a file as (more of) the response's body; in the clear over HTTP/1 the kernel sends it without copying.
-    /// The length of the body must have been announced. A body that ends with a file has no trailers.
+    /// Writes a range of a file to the response body; over cleartext HTTP/1, the kernel sends it without
+    /// copying. The length of the body must have been announced. Trailers cannot follow a file.
     ///
     /// # Errors
-    /// As [`Exchange::write`]; [`Fault::Broken`] where the file is shorter than the range.
+    /// See [`Exchange::write`]; [`Fault::Broken`] if the file is shorter than the range.
     pub async fn write_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
         self.write_span(FileSpan::new(file, range, FileHome::Disk)).await
     }
 
-    /// The same for a file in memory (memfd), which no other thread needs to read.
+    /// Like [`Exchange::write_file`], for a file in memory (memfd), which is read without another thread.
     ///
     /// # Errors
-    /// As [`Exchange::write_file`].
+    /// See [`Exchange::write_file`].
     pub async fn write_memory(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
         self.write_span(FileSpan::new(file, range, FileHome::Memory)).await
     }
@@ -485,14 +485,14 @@ impl<'c> Exchange<'c> {
             ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),
         };
-        // Counted while it is sent: the client may go away in the middle.
+        // Counted while it is sent, because the client may disconnect in the middle.
         let is_last = after == BodySize::None;
         self.lane.send_file(span, is_last, &mut self.state.body_sent).await?;
         self.state.reply = ReplyState::Body(after);
         Ok(())
     }
 
-    /// A range of a file, through the filters. Reading it may wait for the disk, so that is done off the event loop.
+    /// Writes a range of a file through the filters. Uncached parts are read on a blocking thread.
     async fn filter_file(&mut self, mut span: FileSpan<'_>) -> Result<(), Fault> {
         let own_bytes = self.state.handler_bytes + self.state.filters.weight_bytes();
         self.lane.hold(own_bytes + span.len.min(FILE_BYTES as u64) as usize);
@@ -503,10 +503,10 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// A whole response at once.
+    /// Sends a complete response.
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn reply(&mut self, status: Status, fields: &Fields, body: &[u8]) -> Result<(), Fault> {
         self.begin(status, fields, Length::Known(body.len() as u64));
         if self.content_wanted() {
@@ -515,18 +515,18 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// An error page, as the site has it for this status and reason.
+    /// Sends the site's error page for this status and reason.
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn refuse(&mut self, status: Status, reason: &'static str) -> Result<(), Fault> {
         self.refuse_with(status, reason, &Fields::new()).await
     }
 
-    /// An error page with more fields (`Allow`, `Retry-After`).
+    /// Sends an error page with additional fields (`Allow`, `Retry-After`).
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn refuse_with(
         &mut self,
         status: Status,
@@ -537,7 +537,7 @@ impl<'c> Exchange<'c> {
         self.state.interception = Interception::Off;
         self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
-            // Its client looks for the error there, and not in the status.
+            // gRPC clients expect the error in `grpc-status`, not in the HTTP status.
             let mut fields = grpc::error(status, reason);
             fields.extend(more);
             return self.reply(Status::OK, &fields, b"").await;
@@ -550,11 +550,11 @@ impl<'c> Exchange<'c> {
         self.reply(status, &fields, &page.body).await
     }
 
-    /// Ends a response with trailer fields, which only the chunked coding carries. Without this call it ends
-    /// when the handler returns.
+    /// Ends the response with trailer fields, which only the chunked coding can carry in HTTP/1. Without this
+    /// call, the response ends when the handler returns.
     ///
     /// # Errors
-    /// [`Fault::Broken`] where less was written than announced.
+    /// [`Fault::Broken`] if less was written than announced.
     pub fn end(&mut self, trailers: &Fields) -> Result<(), Fault> {
         self.finish_filters()?;
         let is_under_way = matches!(self.state.reply, ReplyState::Body(_));
@@ -565,7 +565,7 @@ impl<'c> Exchange<'c> {
         Ok(())
     }
 
-    /// Answers a request that there is no memory for; the connection closes after it.
+    /// Answers a request for which no memory is available, then closes the connection.
     pub(crate) async fn refuse_for_memory(&mut self) -> Result<(), Fault> {
         self.core().memory().count_refused();
         self.lane.close_after();
@@ -574,7 +574,7 @@ impl<'c> Exchange<'c> {
         self.refuse_with(Status::SERVICE_UNAVAILABLE, "the server is short of memory", &later).await
     }
 
-    /// Answers a request whose handler failed before its response began. False where nothing can be sent any more.
+    /// Answers a request whose handler failed before its response. Returns false if nothing can be sent.
     pub(crate) async fn answer_fault(&mut self, fault: &Fault) -> bool {
         let reject = match fault {
             Fault::Gone | Fault::Ended { .. } => {
@@ -590,7 +590,7 @@ impl<'c> Exchange<'c> {
         self.refuse_and_close(reject).await.and_then(|()| self.end(&Fields::new())).is_ok()
     }
 
-    /// Answers a peer's fault: its status and reason, and the connection closes after it.
+    /// Answers a faulty request with the status and reason of `reject`, then closes the connection.
     pub(crate) async fn refuse_and_close(&mut self, reject: Reject) -> Result<(), Fault> {
         self.lane.close_after();
         self.refuse(reject.status, reject.reason).await

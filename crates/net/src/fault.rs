@@ -1,27 +1,27 @@
-//! Why a connection ended early.
+//! Errors that end a connection.
 
 use http::Reject;
 
-/// What went wrong on a connection. Handlers pass it up with `?`; the connection ends by it.
+/// An error of a connection. Handlers return it with `?`; it ends the connection.
 #[derive(Debug)]
 pub enum Fault {
-    /// The peer broke the protocol; it gets this status if nothing was answered yet.
+    /// The peer violated the protocol; it gets this status if no response has begun.
     Reject(Reject),
-    /// The peer was too slow: a timeout of [`crate::Timeouts`] ran out.
+    /// The peer exceeded one of [`crate::Timeouts`].
     Timeout,
     /// The peer closed or reset the connection.
     Gone,
-    /// The peer broke a rule of a multiplexed protocol, or made this side hold or do too much: the stream or the connection was ended with
-    /// this code.
+    /// The peer violated a multiplexed protocol or made this side hold or do too much; the stream or
+    /// connection was ended with this code.
     Ended {
         /// The name of the code (RFC 9113 section 7).
         code: &'static str,
-        /// Why, in a few words.
+        /// A short reason.
         reason: &'static str,
     },
-    /// The handler could not give the body that it announced: the response ends visibly broken.
+    /// The handler could not deliver the body that it announced; the response is truncated visibly.
     Broken(&'static str),
-    /// The operating system refused.
+    /// An error of the operating system.
     Io(std::io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! Parts of files read into memory, for lanes that no `sendfile` serves.
+//! Reading parts of files into memory, where `sendfile` cannot be used.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -13,10 +13,10 @@ use crate::fault::Fault;
 
 pub(crate) const SHRANK: Fault = Fault::Broken("file shrank while it was sent");
 
-/// A part of a file, at most `len` bytes and at least one. What the kernel does not have in memory is read by another thread.
+/// Reads 1 to `len` bytes of a file; on a blocking thread if they are not in the page cache.
 ///
 /// # Errors
-/// The system's; [`Fault::Broken`] at the file's end.
+/// System errors; [`Fault::Broken`] at the end of the file.
 pub(crate) async fn read(core: &Core, file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = vec![0; len];
     let cached = preadv2(file, &mut [IoSliceMut::new(&mut bytes)], at, ReadWriteFlags::NOWAIT);
@@ -38,10 +38,10 @@ pub(crate) async fn read(core: &Core, file: BorrowedFd<'_>, at: u64, len: usize)
     if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
 }
 
-/// The same for what has just been brought into memory.
+/// Like [`read`], for data known to be in memory: reads on this thread.
 ///
 /// # Errors
-/// Those of [`read`].
+/// See [`read`].
 pub(crate) fn read_loaded(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = vec![0; len];
     let len = retry_on_intr(|| pread(file, &mut bytes[..], at)).map_err(|errno| Fault::Io(errno.into()))?;
@@ -49,16 +49,16 @@ pub(crate) fn read_loaded(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<V
     if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
 }
 
-/// Where the bytes of a file are.
+/// Storage of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileHome {
-    /// On a disk: what the kernel does not have in memory is read by another thread.
+    /// On disk: content outside the page cache is read on a blocking thread.
     Disk,
-    /// In memory (memfd): they are read at once. Of such files the kernel never says whether that would wait.
+    /// In memory (memfd): reads never wait, but the kernel does not support RWF_NOWAIT for such files.
     Memory,
 }
 
-/// A part of a file, to be sent.
+/// A range of a file to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSpan<'f> {
     pub(crate) file: &'f Arc<File>,
@@ -72,10 +72,10 @@ impl<'f> FileSpan<'f> {
         FileSpan { file, at: range.start, len: range.end.saturating_sub(range.start), home }
     }
 
-    /// What comes next of it, at most `bytes_max`: `None` at its end.
+    /// Reads the next bytes, at most `bytes_max`; `None` at the end of the range.
     ///
     /// # Errors
-    /// Those of [`read`].
+    /// See [`read`].
     pub(crate) async fn next(&mut self, core: &Core, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
         let len = self.len.min(bytes_max as u64) as usize;
         let bytes = match self.home {
@@ -89,23 +89,23 @@ impl<'f> FileSpan<'f> {
     }
 }
 
-/// A part of a file that is still to be sent.
+/// The unsent part of a file range.
 pub(crate) struct FileRest {
     file: Arc<File>,
     at: u64,
     end: u64,
-    /// How it is read.
+    /// Flags of reads.
     flags: ReadWriteFlags,
-    /// Why the last read returned nothing, until somebody sees to it.
+    /// Reason why the last read returned nothing, until it is dealt with.
     pub(crate) stop: Option<ReadStop>,
 }
 
-/// Why nothing can be read without waiting.
+/// Reason why nothing can be read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStop {
-    /// The kernel does not have it in memory, or cannot say: another thread has to read.
+    /// The page cache does not hold the data, or the kernel cannot tell: a blocking thread must read.
     Cold,
-    /// The file ends before.
+    /// The file is shorter than the range.
     Shrank,
 }
 
@@ -122,7 +122,7 @@ impl FileRest {
         self.end - self.at
     }
 
-    /// Reads what the kernel has in memory into up to four slices: 0 bytes where it stops.
+    /// Reads data that is in memory into up to four slices. Returns 0 and sets `stop` if there is none.
     pub(crate) fn read(&mut self, slices: &mut [&mut [u8]]) -> usize {
         let mut slices = slices.iter_mut();
         let mut places: [IoSliceMut<'_>; 4] =
@@ -138,12 +138,12 @@ impl FileRest {
         0
     }
 
-    /// What another thread has to read: the file, where, and at most so many bytes.
+    /// Returns what a blocking thread must read: file, offset and length.
     pub(crate) fn next(&self, bytes_max: usize) -> (Arc<File>, u64, usize) {
         (self.file.clone(), self.at, self.left().min(bytes_max as u64) as usize)
     }
 
-    /// So many bytes were read by another thread.
+    /// Skips bytes that a blocking thread has read.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.at += bytes as u64;
         self.stop = None;

@@ -1,7 +1,7 @@
-//! What every response passes on its way out, whatever handler sends it and whatever lane carries it: a short, closed list.
+//! Filters that every response passes, independent of its handler and lane. The list is short and fixed.
 //!
 //! ```text
-//! handler ──▶ a cache's tap ──▶ the route's field edits ──▶ replaced texts ──▶ compression ──▶ lane
+//! handler ──▶ cache tap ──▶ field edits of the route ──▶ text replacement ──▶ compression ──▶ lane
 //! ```
 
 use std::any::Any;
@@ -16,7 +16,7 @@ use crate::compress::{self, Compressing, Compression, CompressionInput};
 use crate::fault::Fault;
 use crate::replace::{Replacing, RequestReplacement};
 
-/// Which of the lines that every response carries the handler brings itself.
+/// Default fields that the handler provides itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DefaultFields {
     /// `Server`.
@@ -25,13 +25,13 @@ pub struct DefaultFields {
     pub date: bool,
 }
 
-/// The lines of `Server` and `Date`, made once a second.
+/// The lines of `Server` and `Date`, rebuilt once a second.
 pub(crate) struct DefaultLines {
     /// The value of `Server`; empty for none.
     server: &'static str,
     unix_s: Cell<u64>,
     lines: RefCell<Vec<u8>>,
-    /// Where the line of `Date` begins.
+    /// Offset of the `Date` line.
     date_at: Cell<usize>,
 }
 
@@ -40,7 +40,7 @@ impl DefaultLines {
         DefaultLines { server, unix_s: Cell::new(0), lines: RefCell::default(), date_at: Cell::new(0) }
     }
 
-    /// Passes on the lines, at that second of the Unix clock, that the handler does not bring.
+    /// Passes the default lines, for the second `unix_s`, to `f`, without those that the handler provides.
     pub(crate) fn with<R>(&self, unix_s: u64, own: DefaultFields, f: impl FnOnce(&[u8]) -> R) -> R {
         if self.unix_s.get() != unix_s || self.lines.borrow().is_empty() {
             self.make(unix_s);
@@ -71,21 +71,21 @@ impl DefaultLines {
 #[derive(Clone, Debug, Default)]
 pub struct FieldEdits {
     remove: Vec<Vec<u8>>,
-    /// Fields to write in place of those that [`FieldEdits::replace`] drops.
+    /// Fields that replace those removed by [`FieldEdits::replace`].
     pub set: Fields,
-    /// Fields to add beside those of the same name.
+    /// Fields added to those with the same name.
     pub add: Fields,
 }
 
 impl FieldEdits {
-    /// Drops every field of that name: the response's own, and what earlier edits set or added.
+    /// Removes every field with that name: the response's own, and those that earlier edits set or added.
     pub fn replace(&mut self, name: &[u8]) {
         self.set.remove(name);
         self.add.remove(name);
         self.remove.push(name.to_ascii_lowercase());
     }
 
-    /// The edited copy of a response's fields.
+    /// Returns an edited copy of a response's fields.
     #[must_use]
     pub fn apply(&self, fields: &Fields) -> Fields {
         let mut edited = fields.clone();
@@ -97,46 +97,46 @@ impl FieldEdits {
         edited
     }
 
-    /// Whether a line that every response carries (`Server`) is removed or set here.
+    /// Whether a default field (`Server`, `Date`) is removed or set.
     pub(crate) fn replaces(&self, name: Name) -> bool {
         let name = name.text().as_bytes();
         self.remove.iter().any(|other| other.eq_ignore_ascii_case(name))
     }
 }
 
-/// What learns of the head of a response before anything changes it, and may add to it: a cache, of responses that it has no
-/// part in otherwise. Bodies that are to be stored do not pass it: see [`crate::DetachedRequest`].
+/// Observer of a response head before other filters change it; may add fields. Used by the cache for
+/// responses that it does not store: bodies to store go through [`crate::DetachedRequest`].
 pub trait HeadTap {
-    /// Called once, with the head as the handler sends it.
+    /// Called once, with the head that the handler sends.
     fn head(self: Box<Self>, status: Status, fields: &mut Fields);
 }
 
-/// What learns that a connection carries something else from now on: a WebSocket, or another tunnel.
+/// Observer of a switch to a WebSocket or another tunnel.
 pub trait UpgradeTap {
-    /// Called once, when it does; what is returned is dropped when that ends.
+    /// Called once, at the switch; the returned value is dropped when the tunnel ends.
     fn upgraded(self: Rc<Self>) -> Box<dyn Any>;
 }
 
 /// The filters of one response.
 #[derive(Default)]
 pub(crate) struct Filters {
-    /// A cache's tap.
+    /// Observer of the response head.
     pub(crate) tap: Option<Box<dyn HeadTap>>,
-    /// Edits of its fields.
+    /// Edits of the response's fields.
     pub(crate) edits: Option<Rc<FieldEdits>>,
-    /// What is replaced in bodies.
+    /// Replacements in the body.
     pub(crate) replacement: Option<RequestReplacement>,
-    /// Which responses are compressed.
+    /// Compression settings.
     pub(crate) compression: Option<Rc<Compression>>,
     /// Whether the client gets `Server-Timing`.
     pub(crate) timing: bool,
-    /// The replacing in this one, once it has begun.
+    /// Replacement in progress.
     pub(crate) replacing: Option<Box<Replacing>>,
-    /// The compression of this one, once it has begun.
+    /// Compression in progress.
     pub(crate) compressing: Option<Box<Compressing>>,
 }
 
-/// Two taps, one behind the other.
+/// Two taps, called in order.
 struct TapPair(Box<dyn HeadTap>, Box<dyn HeadTap>);
 
 impl HeadTap for TapPair {
@@ -147,7 +147,7 @@ impl HeadTap for TapPair {
 }
 
 impl Filters {
-    /// Adds a tap, behind the one that is there.
+    /// Appends a tap.
     pub(crate) fn add_tap(&mut self, tap: Box<dyn HeadTap>) {
         self.tap = Some(match self.tap.take() {
             Some(first) => Box::new(TapPair(first, tap)),
@@ -155,7 +155,7 @@ impl Filters {
         });
     }
 
-    /// Whether a head may have to be changed.
+    /// Whether a filter may change the head.
     pub(crate) fn see_heads(&self) -> bool {
         self.edits.is_some()
             || self.compression.is_some()
@@ -164,8 +164,8 @@ impl Filters {
             || self.replacement.is_some()
     }
 
-    /// The fields of a response as they are to be sent. `length` and `own` become those of the filtered response. `encoders`
-    /// counts the streams that the core compresses; `None` where memory is too short for one more.
+    /// Returns the fields to send; updates `length` and `own` for the filtered response. `encoders` counts
+    /// the core's encoders; `None` if memory is too short for another one.
     pub(crate) fn head<'f>(
         &mut self,
         request: &CompressionInput<'_>,
@@ -194,7 +194,7 @@ impl Filters {
         fields
     }
 
-    /// Has the response compressed where that is worth it, which depends on the length that the handler has `announced`.
+    /// Compresses the response if its settings say so, given the length that the handler `announced`.
     fn compress(
         &mut self,
         compression: &Compression,
@@ -205,7 +205,7 @@ impl Filters {
         encoders: Option<&Rc<Cell<usize>>>,
     ) {
         let Some(coding) = compression.choose(request, status, fields, announced) else { return };
-        // To HEAD the fields are those of GET.
+        // A response to HEAD has the fields of the response to GET.
         if request.head.method != Method::Head {
             let media_type = fields.first(b"Content-Type").map(http::media::without_parameters);
             let is_event_stream = media_type.as_deref() == Some("text/event-stream");
@@ -219,24 +219,24 @@ impl Filters {
         *length = Length::Unknown;
     }
 
-    /// Whether the bytes of the body are changed.
+    /// Whether a filter changes the body.
     pub(crate) fn change_body(&self) -> bool {
         self.compressing.is_some() || self.replacing.is_some()
     }
 
-    /// A piece of the body as the encoder makes it; `None` where nothing compresses it.
+    /// Compresses a piece of the body; `None` if it is not compressed.
     pub(crate) fn body(&mut self, piece: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         self.compressing.as_mut().map(|compressing| compressing.write(piece)).transpose()
     }
 
-    /// Bytes of memory that they hold.
+    /// Memory held by the filters, in bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.compressing.as_ref().map_or(0, |compressing| compressing.weight_bytes)
             + self.replacing.as_ref().map_or(0, |replacing| replacing.weight_bytes())
     }
 }
 
-/// A block of lines as fields; lines come from [`Lines`] and are valid.
+/// Parses field lines written by [`Lines`], which are valid.
 pub(crate) fn fields_of(block: &[u8]) -> Fields {
     let mut fields = Fields::new();
     for line in block.split(|&byte| byte == b'\n') {

@@ -1,5 +1,5 @@
-//! An exchange for handlers that carry bytes both ways at once and so cannot wait for one side alone: the calls of
-//! [`Exchange`] that never wait, and one that waits for either side.
+//! Non-blocking calls of [`Exchange`], for handlers that transfer data in both directions and wait for either
+//! side.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
@@ -25,29 +25,29 @@ use crate::spill::{SpillError, SpillQuota};
 use crate::state::ReplyState;
 use crate::wait::{self, Interest};
 
-/// What is offered ahead of a client that does not read while memory is short.
+/// Limit of buffered data for a slow client under memory pressure.
 const AHEAD_BYTES_SHORT: usize = 8 * 1024;
-/// A client that is behind gets so long to make room before a temporary file is begun: one that reads as fast as it can
-/// costs no disk.
+/// Time that a slow client gets to make room before a temporary file is created, so that clients which read
+/// at full speed cause no disk writes.
 const GRACE_MS: u64 = 5;
 
-/// What there is of a request's body now.
+/// Available data of a request body.
 #[derive(Debug)]
 pub enum BodyPiece<'x> {
-    /// Some of it.
+    /// A piece of the body.
     Data(&'x [u8]),
-    /// It has ended; its trailers are in [`Exchange::trailers`].
+    /// The end of the body; its trailers are in [`Exchange::trailers`].
     End,
-    /// Nothing until the client sends more.
+    /// No data until the client sends more.
     Pending,
 }
 
 impl Exchange<'_> {
-    /// Begins the response like [`Exchange::begin`], with field lines written straight into the buffer.
-    /// They must not hold what frames a message.
+    /// Begins the response like [`Exchange::begin`], writing field lines directly into the buffer. They must
+    /// not contain framing fields.
     ///
     /// # Panics
-    /// Where a response has begun already.
+    /// Panics if a response has already begun.
     pub fn begin_lines(
         &mut self,
         status: Status,
@@ -56,7 +56,7 @@ impl Exchange<'_> {
         lines: impl FnOnce(&mut Lines<'_>),
     ) {
         if self.state.filters.see_heads() || self.intercepts(status) {
-            // Filters need a block to work on: the slower way, only for routes that have them.
+            // Filters need [`Fields`]; this slower path is only taken by routes that have filters.
             let mut block = Vec::new();
             lines(&mut Lines::new(&mut block));
             let fields = fields_of(&block);
@@ -65,10 +65,10 @@ impl Exchange<'_> {
         self.open(status, length, own, lines);
     }
 
-    /// Sends an interim response (1xx, but not 101) ahead of the response. A 1.0 client knows none, and gets none.
+    /// Sends an interim response (1xx except 101). HTTP/1.0 clients do not understand these and get none.
     ///
     /// # Panics
-    /// Where the status is not an interim one, or a response has begun already.
+    /// Panics if the status is not an interim one, or if a response has already begun.
     pub fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
         let interim = status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
         assert!(
@@ -78,7 +78,7 @@ impl Exchange<'_> {
         self.lane.inform(status, lines);
     }
 
-    /// Sets the reason phrase of the response that begins next, if it has this status. Only HTTP/1 has any (RFC 9112 section 4).
+    /// Sets the reason phrase of the next response if it has this status (HTTP/1, RFC 9112 section 4).
     #[cold]
     pub fn set_reason(&mut self, status: Status, reason: &[u8]) {
         if let Lane::H1(conn) = &mut self.lane {
@@ -86,18 +86,19 @@ impl Exchange<'_> {
         }
     }
 
-    /// Whether the connection can carry something else after this request: [`Exchange::upgrade`]. HTTP/1's can, once the
-    /// request's body has been read, and a stream can where its request asks for a protocol.
+    /// Whether the connection can switch protocols after this request ([`Exchange::upgrade`]): an HTTP/1
+    /// connection once the request body was read, an HTTP/2 stream if its request is an extended CONNECT.
     #[must_use]
     pub fn can_switch(&self) -> bool {
         self.state.reply == ReplyState::Unsent && self.lane.can_switch()
     }
 
-    /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …), and on a stream 200 with those that it can have. From
-    /// here on the connection carries what both ends make of it: [`Exchange::try_raw`], [`Exchange::offer`]; see also [`crate::tunnel`].
+    /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …); on a stream, 200 with
+    /// the lines permitted there. Afterwards, the connection carries raw bytes: [`Exchange::try_raw`],
+    /// [`Exchange::offer`]; see also [`crate::tunnel`].
     ///
     /// # Panics
-    /// Where [`Exchange::can_switch`] is false.
+    /// Panics if [`Exchange::can_switch`] is false.
     pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
         assert!(self.can_switch(), "an upgrade follows the request");
         let status = self.lane.upgrade(lines);
@@ -105,8 +106,8 @@ impl Exchange<'_> {
         self.state.switched(now_us, status);
     }
 
-    /// Takes the connection from HTTP without a response of the server's own: whoever gets it answers. False where that
-    /// cannot be: a response has begun, or the request's body is not read.
+    /// Takes over the connection without sending a response; the new owner of the connection responds.
+    /// Returns false if a response has begun or the request body was not read.
     pub fn take_over(&mut self) -> bool {
         let can = self.can_switch() && self.lane.take_over();
         if can {
@@ -116,46 +117,46 @@ impl Exchange<'_> {
         can
     }
 
-    /// Bytes of an upgraded connection, copied into `buffer`: `None` where there are none now, 0 at the end.
+    /// Reads from an upgraded connection: `None` if no bytes are available, 0 at the end.
     ///
     /// # Errors
-    /// The client is gone.
+    /// Fails if the client is gone.
     pub fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.lane.try_raw(buffer)
     }
 
-    /// Gives memory back before a wait that may be long; only an upgraded connection does without it.
+    /// Releases memory before a wait that may be long. Only for upgraded connections.
     pub fn shed(&mut self) {
         self.lane.shed();
     }
 
-    /// Whether the server is stopping: responses without an end (tunnels, event streams) have to end now.
+    /// Whether the server is stopping, so that responses without an end (tunnels, event streams) must end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.lane.is_draining()
     }
 
-    /// Closes the sending side of an upgraded connection, once all has been flushed.
+    /// Closes the sending side of an upgraded connection. Everything must have been flushed.
     pub fn shutdown_write(&mut self) {
         self.lane.shutdown_write();
     }
 
-    /// The tunnel's other end is gone, and nothing more of the client's is wanted.
+    /// Marks the other end of the tunnel as failed, so that an HTTP/2 stream is reset.
     pub(crate) fn break_off(&mut self) {
         self.lane.break_off();
     }
 
-    /// Whether the client is gone in both directions.
+    /// Whether the client has closed both directions.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.lane.source().is_gone()
     }
 
-    /// The next piece of the request's body without waiting. Before a wait for more, flush: the client may be
-    /// waiting for the `100 Continue` that the first call has prepared.
+    /// Returns the next piece of the request body without waiting. Flush before waiting for more: the first
+    /// call may have buffered the `100 Continue` that the client waits for.
     ///
     /// # Errors
-    /// As [`Exchange::read`].
+    /// See [`Exchange::read`].
     pub fn try_read(&mut self) -> Result<BodyPiece<'_>, Fault> {
         match self.lane.try_body_piece(self.state.reply != ReplyState::Unsent)? {
             BodyChunk::Data(start, end) => {
@@ -171,8 +172,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// Has the request's body copied while the handler reads it, up to so many bytes, which the request holds meanwhile. `copied` gets
-    /// it at its end, and is dropped where the handler does not read to the end.
+    /// Copies up to `bytes_max` bytes of the request body while the handler reads it; they count as memory of
+    /// the request. `copied` is called at the end of the body, and dropped without a call if the handler does
+    /// not read that far.
     pub fn copy_body(&mut self, bytes_max: usize, copied: BodyCopied) {
         let announced = match self.request().body() {
             BodySize::Known(len) => Some(len),
@@ -182,19 +184,19 @@ impl Exchange<'_> {
         self.weigh();
     }
 
-    /// Whether the client still waits for `100 Continue`, and has sent nothing of the body: the first read answers it.
+    /// Whether the client still waits for `100 Continue` and has sent no body bytes. The first read sends it.
     ///
     /// # Errors
-    /// As [`Exchange::read`].
+    /// See [`Exchange::read`].
     pub fn awaits_continue(&mut self) -> Result<bool, Fault> {
         self.lane.awaits_continue()
     }
 
-    /// More of the response's body without waiting: what the client does not take now is kept in memory, so
-    /// look at [`Exchange::backlog`] before giving more.
+    /// Writes a piece of the response body without waiting. Data that the client does not accept is kept in
+    /// memory, so check [`Exchange::backlog`] before writing more.
     ///
     /// # Errors
-    /// The client has disconnected, or more was written than announced.
+    /// Fails if the client has disconnected, or if more is written than announced.
     pub fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.replacing.is_none() {
             return self.offer_replaced(bytes);
@@ -208,7 +210,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Body bytes behind the first filter, without waiting.
+    /// Writes body bytes that have passed the replacement filter, without waiting.
     fn offer_replaced(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.compressing.is_none() {
             return self.offer_filtered(bytes);
@@ -221,7 +223,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Body bytes behind the filters, without waiting.
+    /// Writes body bytes that have passed all filters, without waiting.
     fn offer_filtered(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if let Some(after) = self.state.take(bytes.len() as u64)? {
             self.lane.offer(bytes)?;
@@ -230,7 +232,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Sends on what filters hold back, where the client must get it before the handler waits.
+    /// Flushes the filters, for a response whose data must reach the client before the handler waits.
     pub(crate) fn flush_filters(&mut self) -> Result<(), Fault> {
         match &mut self.state.filters.compressing {
             None => Ok(()),
@@ -241,7 +243,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// The last bytes that filters hold back.
+    /// Ends the filters and sends their last bytes.
     pub(crate) fn finish_filters(&mut self) -> Result<(), Fault> {
         if let Some(replacing) = self.state.filters.replacing.take() {
             let last = replacing.finish()?;
@@ -253,8 +255,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// How much may be offered ahead of a client that does not read, where a handler would keep up to `bytes_max`: little
-    /// while memory is short.
+    /// Returns the limit of buffered data for a slow client: `bytes_max`, or less under memory pressure.
     #[must_use]
     pub fn ahead_bytes_max(&self, bytes_max: usize) -> usize {
         if self.core().memory().pressure() >= Pressure::High {
@@ -264,85 +265,88 @@ impl Exchange<'_> {
         }
     }
 
-    /// Bytes that wait in memory to be sent; at least 1 while TLS holds encrypted bytes that the kernel has not taken.
+    /// Returns the number of buffered bytes to send; at least 1 while TLS holds encrypted bytes.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.lane.backlog()
     }
 
-    /// Sends what the client takes now; true where nothing is left.
+    /// Sends as much as the client accepts; returns true if nothing is left.
     ///
     /// # Errors
-    /// The client is gone.
+    /// Fails if the client is gone.
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
         self.flush_filters()?;
         self.lane.try_flush()
     }
 
-    /// Whether the client has taken anything since the last call, also where [`Exchange::unsent`] is the same: the kernel reports room
-    /// only when a third of its send buffer is free. To be asked at the end of a wait for room, because it costs a system call.
+    /// Whether the client has accepted data since the last call, even if [`Exchange::unsent`] is unchanged:
+    /// the kernel reports room only when a third of its send buffer is free. Call it only at the end of a
+    /// wait, because it costs a system call.
     pub fn has_taken(&mut self) -> bool {
         self.lane.has_taken()
     }
 
-    /// Whether the client has closed its sending side: most clients that do so have disconnected.
+    /// Whether the client has closed its sending side; most such clients have disconnected.
     #[must_use]
     pub fn is_half_closed(&self) -> bool {
         self.lane.source().ready() & HALF_CLOSED != 0
     }
 
-    /// What shows that the client has left: its connection is gone, or its sending side is closed and it has not asked to close the
-    /// connection after the response. A client that has asked for that (`Connection: close`, HTTP/1.0) may still wait for it.
+    /// Returns the events that mean that the client has left: the connection is closed, or only its sending
+    /// side and the client did not ask to close the connection after the response. A client that did
+    /// (`Connection: close`, HTTP/1.0) may still wait for the response.
     #[must_use]
     pub fn leaving(&self) -> Interest {
         let closes = matches!(&self.lane, Lane::H1(conn) if !conn.work.machine.head.keep_alive);
         if closes { Interest::GONE } else { Interest::END }
     }
 
-    /// Whether the client has left: see [`Exchange::leaving`].
+    /// Whether the client has left; see [`Exchange::leaving`].
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.lane.source().ready() & self.leaving().0 != 0
     }
 
-    /// Whether the client has left. If not, whoever polls with `cx` runs again when it leaves.
+    /// Whether the client has left. If not, registers the waker of `cx` for that event.
     #[must_use]
     pub fn poll_left(&self, cx: &Context<'_>) -> bool {
         self.poll_client(self.leaving(), cx)
     }
 
-    /// Has handlers get the path with all empty segments that the client has sent. Rules that look at the decoded path
-    /// ([`crate::Request::route_path`]) see it as before.
+    /// Passes the path to handlers with all empty segments that the client has sent. Rules that match the
+    /// decoded path ([`crate::Request::route_path`]) are not affected.
     pub fn pass_as_sent(&mut self) {
         self.state.passes_as_sent = true;
     }
 
-    /// The address that the client connected to: this server's, or the one that the PROXY protocol reports. `None` over a
-    /// Unix socket.
+    /// Returns the address that the client connected to: this server's, or the one that the PROXY protocol
+    /// reports. `None` for a Unix socket.
     #[must_use]
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.lane.local_address()
     }
 
-    /// The Unix socket of the connection, by HTTP/1, for questions about the other end. `None` over TCP.
+    /// Returns the connection's Unix socket, to query its peer's credentials. `None` over TCP and HTTP/2.
     #[must_use]
     pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         self.lane.unix_socket()
     }
 
-    /// The port of that address. Cheap for every request.
+    /// Returns the port of the local address without a system call for most requests.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
         self.lane.local_port()
     }
 
-    /// Milliseconds that may pass between two pieces of the request's body.
+    /// Returns the maximum time between two pieces of the request body, in milliseconds.
     #[must_use]
     pub fn body_ms(&self) -> u64 {
         self.lane.body_ms()
     }
 
-    /// Milliseconds that the client may take no byte of the response: fewer while memory is short.
+    /// Returns the time for which the client may accept no bytes of the response, in milliseconds; shorter
+    /// under memory pressure.
     #[must_use]
     pub fn write_ms(&self) -> u64 {
         self.lane.patience_ms()
@@ -350,15 +354,15 @@ impl Exchange<'_> {
 }
 
 impl Exchange<'_> {
-    /// Moves what waits to be sent to a temporary file, which the client is then sent from. A client that was not far
-    /// behind until now first gets a moment to make room. Call it where [`Exchange::backlog`] is more than is to be kept in
-    /// memory.
+    /// Moves buffered output to a temporary file, from which the client is then sent. A client that was not
+    /// slow so far first gets a moment to make room. Call it if [`Exchange::backlog`] exceeds what should be
+    /// kept in memory.
     ///
     /// # Errors
-    /// Within, why it stays in memory; without, those of [`Exchange::try_flush`].
+    /// The inner error tells why the data stays in memory; for the outer one, see [`Exchange::try_flush`].
     pub async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<Result<(), SpillError>, Fault> {
         if let Lane::Detached(lane) = &mut self.lane {
-            // No client is behind: what takes the response says when it wants more.
+            // No slow client here: the sink tells when it has room.
             return lane.room().await.map(Ok);
         }
         if !self.lane.overflows() {
@@ -371,18 +375,18 @@ impl Exchange<'_> {
         Ok(self.lane.spill(quota, self.state.announced_bytes()).await)
     }
 
-    /// Lets others on the core have their turn, where much was sent from a temporary file since they had it.
+    /// Yields to other tasks of the core if much was sent from a temporary file since the last time.
     pub async fn take_turns(&mut self) {
         self.lane.moved(0).await;
     }
 
-    /// Whether a temporary file holds a part of what waits to be sent.
+    /// Whether a temporary file holds a part of the unsent output.
     #[must_use]
     pub fn is_spilling(&self) -> bool {
         self.lane.overflows()
     }
 
-    /// Bytes that wait to be sent, in memory and in a temporary file.
+    /// Returns the number of unsent bytes, in memory and in a temporary file.
     #[must_use]
     pub fn unsent(&self) -> u64 {
         self.backlog() as u64 + self.lane.overflow_bytes()
@@ -401,7 +405,7 @@ impl Exchange<'_> {
         .await
     }
 
-    /// Waits until the client's side or a connection can do what is wanted of it.
+    /// Waits until the client's side or a connection meets its interest.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -416,7 +420,7 @@ impl Exchange<'_> {
         wait::any(self.core(), both, deadline_ms, is_done)
     }
 
-    /// The same, where the other side is a stream of a shared connection.
+    /// Like [`Exchange::either`], for a stream of a shared connection.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -431,8 +435,8 @@ impl Exchange<'_> {
         wait::any(self.core(), both, deadline_ms, is_done)
     }
 
-    /// Whether the client's side can do what is wanted of it now. If not, whoever polls with `cx` runs again when it
-    /// can: for futures that wait for more than streams.
+    /// Whether the client's side meets the interest. If not, registers the waker of `cx` for it. For futures
+    /// that wait for more than streams.
     #[must_use]
     pub fn poll_client(&self, client: Interest, cx: &Context<'_>) -> bool {
         let waitable = self.lane.waitable(client);

@@ -1,4 +1,4 @@
-//! Who may have how many connections is decided elsewhere: asked at the accept, before a byte is read.
+//! Connection limits of clients: consulted when a connection is accepted, before any byte is read.
 
 use std::any::Any;
 use std::fmt;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use crate::address::Peer;
 
-/// A client may have no more connections.
+/// Error: the client must not open more connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyConnections;
 
-/// What a connection holds for as long as it is open.
+/// A value that a connection keeps until it is closed.
 pub type ConnectionPlace = Box<dyn Any + Send>;
 
 /// Decides whether a client may have one more connection. Called on every core; must not block.
 pub trait ConnectionGate: Send + Sync {
-    /// One more connection, of a client itself or of a proxy. What is returned is dropped with the connection; `None` where it is
-    /// not counted.
+    /// Called for a new connection of a client or a proxy. The returned value is dropped with the connection;
+    /// `None` if it is not counted.
     ///
     /// # Errors
-    /// [`TooManyConnections`]: it is closed at once.
+    /// [`TooManyConnections`]: the connection is closed at once.
     fn enter(&self, client: Peer) -> Result<Option<ConnectionPlace>, TooManyConnections>;
 }
 
-/// The gate of a server.
+/// The connection gate of a server.
 #[derive(Clone)]
 pub struct SharedGate(pub Arc<dyn ConnectionGate>);
 

@@ -1,21 +1,22 @@
-//! gRPC, as far as a server between its clients and servers has to know it: errors of its own, and deadlines.
-//! (The protocol: "gRPC over HTTP2", and its mapping of HTTP statuses.)
+//! Support for gRPC as an intermediary: error responses and deadlines (the specification "gRPC over HTTP2"
+//! and its mapping of HTTP statuses).
 
 use http::{Fields, Name, Status, Version};
 
-/// Whether a request is a gRPC call: over HTTP/2, with the content type `application/grpc` or a kind of it.
+/// Whether a request is a gRPC call: over HTTP/2, with the content type `application/grpc` or a variant of
+/// it.
 pub(crate) fn is_call(version: Version, content_type: Option<&[u8]>) -> bool {
     version == Version::Http2 && content_type.is_some_and(is_content_type)
 }
 
-/// gRPC-Web (`application/grpc-web`) is another protocol.
+/// Excludes gRPC-Web (`application/grpc-web`), which is another protocol.
 fn is_content_type(value: &[u8]) -> bool {
     let name = b"application/grpc";
     let Some((start, rest)) = value.split_at_checked(name.len()) else { return false };
     start.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
 }
 
-/// The time that the client gives a call (`grpc-timeout`), in milliseconds and rounded up: at most eight digits, and a unit.
+/// Parses `grpc-timeout`: at most eight digits and a unit. Returns milliseconds, rounded up.
 pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     let amount = http::scan::decimal(digits).filter(|_| digits.len() <= 8)?;
@@ -30,7 +31,7 @@ pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// The fields of a response without messages that reports an error: `grpc-status` and `grpc-message`.
+/// Returns the fields of a response that consists of `grpc-status` and `grpc-message`.
 pub(crate) fn error(status: Status, reason: &str) -> Fields {
     let code: &[u8] = match status.code() {
         401 => b"16",             // UNAUTHENTICATED

@@ -1,10 +1,10 @@
-//! The life of an HTTP/1 connection.
+//! The states of an HTTP/1 connection.
 //!
 //! ```text
-//!            bytes arrive           all requests are served       no further request
-//!   parked ───────────────▶ busy ───────────────────────▶ idle ───────────────▶ parked
-//!   (a descriptor, some     (Work from the   (its future stays
-//!   200 bytes, no buffer)   pool: parser and buffers)     a second, no buffer)
+//!            bytes arrive          all requests served          no further request
+//!   parked ───────────────▶ busy ─────────────────────▶ idle ─────────────────────▶ parked
+//!   (descriptor, about     (parser and buffers         (future for a second,
+//!   200 bytes, no buffer)   from the pool)              no buffer)
 //! ```
 
 use std::pin::pin;
@@ -38,15 +38,14 @@ use crate::stream_client::StreamClient;
 use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 use crate::work::{ConnectionBuffers, HeldBuffers};
 
-/// An idle connection keeps its future this long, because the next request usually arrives at once. A connection with
-/// an unfinished head keeps its buffers as long.
+/// Time for which an idle connection keeps its future, because the next request usually arrives soon. A
+/// connection with an incomplete head keeps its buffers as long.
 const LINGER_MS: u64 = 1_000;
-/// With more futures than this on the core, idle connections park at once: this saves three kilobytes each, at no
-/// measurable cost.
+/// Number of futures above which idle connections park at once: saves 3 KB each, without measurable cost.
 const LINGERING_MAX: usize = 256;
-/// A connection that has sent nothing for this long may be closed to make room: a client with a request sends it at once.
+/// Time after which a silent connection may be closed to make room; clients send requests at once.
 const SILENT_MS: u64 = 1_000;
-/// Bytes that are read and dropped at the end of a connection that carried another protocol.
+/// Maximum input to discard at the end of a connection that has switched protocols.
 const SWITCHED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A connection between two requests.
@@ -55,17 +54,17 @@ pub(crate) struct IdleClient<S> {
     permit: ConnectionPermit,
     engine: Rc<Engine<S>>,
     peer: Peer,
-    /// It may begin with HTTP/2.
+    /// Whether the connection may begin with the HTTP/2 preface.
     may_be_h2: bool,
     reported: Option<Box<ProxyHeader>>,
     served: u32,
     since_ms: u64,
-    /// The beginning of a head whose sender takes its time.
+    /// Bytes of an incomplete request head.
     begun: Box<[u8]>,
 }
 
 impl<S: Service> IdleClient<S> {
-    /// A connection that has just been accepted.
+    /// Creates the state of an accepted connection.
     pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer, may_be_h2: bool) -> Box<IdleClient<S>> {
         let permit = ConnectionPermit::take(&engine.context, link.stream().source_rc());
         let since_ms = link.core().now_ms();
@@ -82,7 +81,7 @@ impl<S: Service> IdleClient<S> {
         })
     }
 
-    /// Lets it wait for its first byte, with nothing allocated but itself.
+    /// Parks the connection until its first byte arrives. Allocates nothing but the task itself.
     pub(crate) fn park(self: Box<Self>) {
         let core = self.link.core().clone();
         self.link.stream().source().set_deadline(self.deadline_ms());
@@ -90,7 +89,7 @@ impl<S: Service> IdleClient<S> {
         core.park(&source, self);
     }
 
-    /// The bytes' way in and out, for what is spoken ahead of HTTP.
+    /// Returns the link, for protocols that precede HTTP.
     pub(crate) fn link(&self) -> &Link {
         &self.link
     }
@@ -99,12 +98,12 @@ impl<S: Service> IdleClient<S> {
         &mut self.link
     }
 
-    /// The core's connections and what serves them.
+    /// Returns the engine that serves the connection.
     pub(crate) fn engine(&self) -> &Rc<Engine<S>> {
         &self.engine
     }
 
-    /// Sets how many bytes the connection holds for what comes ahead of HTTP.
+    /// Sets the memory held for protocols that precede HTTP, in bytes.
     pub(crate) fn hold(&self, bytes: usize) {
         self.permit.hold(bytes);
     }
@@ -114,47 +113,47 @@ impl<S: Service> IdleClient<S> {
         std::mem::take(&mut self.begun)
     }
 
-    /// Sets the bytes that were read already.
+    /// Sets the bytes that were already read.
     pub(crate) fn put_begun(&mut self, begun: &[u8]) {
         self.begun = begun.into();
     }
 
-    /// The same connection, to be relayed; `early` are the bytes that were read already.
+    /// Converts the connection into one to be relayed; `early` are the bytes that were already read.
     pub(crate) fn into_stream(self, early: Vec<u8>) -> StreamClient {
         StreamClient::new(self.link, self.permit, self.peer, self.reported, early)
     }
 
-    /// The same connection, whose bytes go through TLS from now on.
+    /// Returns the connection with TLS established on it.
     pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
         let IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, .. } = self;
-        // Through TLS, HTTP/2 is agreed upon by ALPN, and not otherwise.
+        // Over TLS, HTTP/2 is negotiated by ALPN only.
         let may_be_h2 = tls.alpn_protocol() == Some(ALPN_HTTP2);
         let link = link.secured(tls, session);
         permit.hold(link.weight_bytes());
         Box::new(IdleClient { link, permit, engine, peer, reported, served, since_ms, begun, may_be_h2 })
     }
 
-    /// Keeps its place among the connections of its client.
+    /// Keeps the permit of the [`ConnectionGate`](crate::ConnectionGate) with the connection.
     pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
         self.permit.keep(place);
     }
 
-    /// Puts it into the list of connections, by the listener that has accepted it.
+    /// Adds the connection to the list of connections, with the listener that accepted it.
     pub(crate) fn list(&mut self, listener: u64, key: u64) {
         self.permit.list((listener, key), self.peer);
     }
 
-    /// The key of that listener.
+    /// Returns the key of the listener.
     pub(crate) fn listener_key(&self) -> u64 {
         self.permit.listener_key()
     }
 
-    /// Who is at the other end.
+    /// Returns the address of the client.
     pub(crate) fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Sets the client from a PROXY protocol header. `begun` holds the bytes received after the header.
+    /// Sets the client from a PROXY protocol header. `begun` are the bytes received after the header.
     pub(crate) fn introduce(&mut self, reported: ProxyHeader, begun: &[u8]) {
         self.begun = begun.into();
         if let Some(ends) = reported.ends {
@@ -164,14 +163,14 @@ impl<S: Service> IdleClient<S> {
         self.reported = Some(Box::new(reported));
     }
 
-    /// When it has been silent for too long.
+    /// Returns the time at which the connection times out.
     pub(crate) fn deadline_ms(&self) -> u64 {
         let timeouts = self.engine.context.timeouts.get();
         let between_requests = self.served > 0 && self.begun.is_empty();
         self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
     }
 
-    /// What to do once it runs. Without bytes it waits parked.
+    /// Decides how the connection continues. Without input it is parked.
     fn next(&self) -> Next {
         let (source, core) = (self.link.stream().source(), self.link.core());
         if self.link.has_input() {
@@ -196,7 +195,7 @@ enum Next {
 
 impl<S: Service> IdleTask for IdleClient<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
-        // The deadline that woke it, if one did, is looked at again by the clock.
+        // An expired deadline is checked again by the clock.
         self.link.stream().source().take_expired();
         self.link.stream().source().set_deadline(u64::MAX);
         pin_in_place(|| drive(self, false))
@@ -212,7 +211,7 @@ impl<S: Service> IdleTask for IdleClient<S> {
     }
 }
 
-/// Serves a connection until it is idle for long, or over. `has_begun` says that bytes were read from it already.
+/// Serves a connection until it can be parked or ends. `has_begun` tells that bytes were already read.
 async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) -> Option<Box<dyn IdleTask>> {
     loop {
         match if std::mem::take(&mut has_begun) { Next::Serve } else { idle.next() } {
@@ -222,7 +221,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
                 idle.close();
                 return None;
             }
-            // Boxed, as it is seldom.
+            // Boxed, because it is rare.
             Next::Close => return Box::pin(give_up_on(idle)).await,
         }
         let (engine, mut conn) = busy(*idle);
@@ -230,7 +229,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
             BurstEnd::Idle(since_ms) => idle = self::idle(engine, conn, since_ms),
             BurstEnd::Over => return None,
             BurstEnd::Multiplexed(machine) => {
-                // A task of its own: this one's future, kilobytes of HTTP/1, would stay as long as the connection.
+                // A separate task: this one's future, kilobytes of HTTP/1 state, would live as long.
                 let core = conn.link.core().clone();
                 core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
                 return None;
@@ -239,7 +238,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
     }
 }
 
-/// Answers a client that was too slow to send a head.
+/// Answers a client whose request head timed out.
 async fn give_up_on<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
@@ -249,28 +248,28 @@ async fn give_up_on<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn Idle
 
 const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 
-/// Serves a connection from which bytes were read already: those after the PROXY protocol header begin a request head.
+/// Serves a connection of which the bytes after the PROXY protocol header were already read.
 pub(crate) fn serve_after<S: Service>(
     idle: Box<IdleClient<S>>,
 ) -> impl Future<Output = Option<Box<dyn IdleTask>>> {
     drive(idle, true)
 }
 
-/// Answers a connection whose first bytes were not what they must be, and closes it.
+/// Answers a connection whose first bytes were invalid, and closes it.
 pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, reject).await;
     closing(&mut conn).await;
 }
 
-/// Gives a connection what it needs to be served.
+/// Allocates what an idle connection needs to be served.
 fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     let mut work = HeldBuffers::take(&idle.engine.context.works);
     if !idle.begun.is_empty() {
         work.input.restore(&idle.begun);
     }
     let timeouts = idle.engine.context.timeouts.get();
-    // A new connection's first head is awaited since the accept, a later one since its first byte.
+    // The first head's timeout starts when the connection is accepted, a later one's at its first byte.
     let awaited = idle.served == 0 || !idle.begun.is_empty();
     let conn = Conn {
         link: idle.link,
@@ -298,7 +297,7 @@ fn busy<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
     (idle.engine, conn)
 }
 
-/// Takes it away again: what is left of an unfinished head is kept in as many bytes as it has.
+/// Reverts [`busy`]; bytes of an incomplete head are kept in an allocation of exactly their size.
 fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
     let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
     let Conn { link, permit, peer, may_be_h2, reported, served, mut work, .. } = conn;
@@ -308,17 +307,17 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
     Box::new(IdleClient { link, permit, engine, peer, may_be_h2, reported, served, since_ms, begun })
 }
 
-/// Why a connection has nothing more to serve now.
+/// Reason why a connection has nothing to serve at the moment.
 enum BurstEnd {
-    /// Nothing has come since then, by the core's clock.
+    /// Idle since this time of the core's clock.
     Idle(u64),
-    /// It is over.
+    /// The connection has ended.
     Over,
-    /// It speaks HTTP/2.
+    /// The connection speaks HTTP/2.
     Multiplexed(Box<dyn MuxProtocol>),
 }
 
-/// Serves what has come in, request after request.
+/// Serves pipelined and following requests until there is no input.
 async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd {
     loop {
         let mut served = false;
@@ -336,17 +335,17 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                 served = true;
                 conn.moved(REQUEST_WEIGHT_BYTES).await;
                 let is_limited = conn.link.stream().bucket().is_some();
-                // Many small answers, to a client that need not take any of them.
+                // Many small responses may pile up for a client that does not read.
                 let is_behind =
                     conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited;
                 if is_behind && send_out(conn).await.is_none() {
                     break;
                 }
                 if is_limited {
-                    // The next response has nothing to do with it.
+                    // The limit does not apply to the next response.
                     conn.link.set_bucket(None);
                 }
-                // The request is over once its client has the response, as far as that is not in the connection's buffer.
+                // The client has the response, apart from the connection's buffer: the request is over.
                 conn.kept = None;
             }
             Ok(false) => match more(conn).await {
@@ -371,7 +370,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
         }
         if served && !conn.keep_alive {
             let work = &conn.work;
-            // Who wanted the connection to stay may have sent the next request already.
+            // A client that expected a persistent connection may already have sent the next request.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
             match sends_more || conn.link.has_input() {
@@ -384,8 +383,8 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
     BurstEnd::Over
 }
 
-/// Waits a moment for the next request of a connection that is between two, with its future and without buffers. False where
-/// none came, or where the connection is to wait parked.
+/// Keeps the future, but no buffers, for a moment to wait for the next request. Returns false if none arrived
+/// or if the connection should be parked at once.
 async fn linger(conn: &mut Conn) -> bool {
     let context = conn.permit.context();
     let is_between = conn.head_since_ms == u64::MAX && conn.served > 0;
@@ -403,7 +402,7 @@ async fn linger(conn: &mut Conn) -> bool {
     has_come
 }
 
-/// Sends out what a client has not taken yet, before its next request is looked at; `None` where that fails.
+/// Sends what the client has not accepted yet, before its next request is parsed; `None` on failure.
 async fn send_out(conn: &mut Conn) -> Option<()> {
     if conn.overflow.is_some() {
         Box::pin(conn.spill_rest()).await;
@@ -411,7 +410,7 @@ async fn send_out(conn: &mut Conn) -> Option<()> {
     conn.flush().await.ok()
 }
 
-/// Looks for a whole head in the input.
+/// Parses a request head; returns true if it is complete.
 fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     let limits = conn.context().limits.get().head;
     let ConnectionBuffers { machine, input, .. } = &mut *conn.work;
@@ -423,7 +422,7 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
     Ok(true)
 }
 
-/// A head has begun and is not whole: it is not for ever that its rest is awaited.
+/// Starts the head timeout.
 fn begun(conn: &mut Conn) -> bool {
     if conn.head_since_ms == u64::MAX {
         conn.head_since_ms = conn.now_ms();
@@ -433,14 +432,14 @@ fn begun(conn: &mut Conn) -> bool {
 
 enum ReadOutcome {
     Bytes,
-    /// There is nothing now, and it is not worth holding buffers for.
+    /// No input is available, and the connection should not hold buffers.
     Nothing,
     End,
 }
 
-/// Reads more of a head, after everything answered so far has been sent.
+/// Reads more of a head, after sending all pending responses.
 async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
-    // A client that takes no answers gets none about that either.
+    // The error carries no response: a client that accepts no responses would not read that one either.
     if !conn.flush_now().map_err(|_| Fault::Gone)? {
         conn.flush().await.map_err(|_| Fault::Gone)?;
     }
@@ -452,7 +451,7 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             Some(false) => {
                 let now_ms = conn.now_ms();
                 let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.get().head_ms);
-                // Who sends byte by byte holds buffers for one moment a head, not one a byte.
+                // A client that sends byte by byte holds buffers once for each head, not for each byte.
                 let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
                 if now_ms >= deadline_ms {
                     return Err(Fault::Timeout);
@@ -469,11 +468,11 @@ async fn more(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     }
 }
 
-/// Serves one request. Returns `None` when the connection has to be closed.
+/// Serves one request. Returns `None` if the connection must be closed.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
     conn.begin_request();
     let answered;
-    // The state is dropped where it is: `drop` would be given a copy of it.
+    // The block drops the state in place; `drop` would move it.
     {
         let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
         state.listener_key = conn.permit.listener_key();
@@ -485,7 +484,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
             match is_short {
                 true => Box::pin(exchange.refuse_for_memory()).await,
                 false => {
-                    // Pinned here and passed by reference: by value it would stand twice in every connection's future.
+                    // Pinned and passed by reference: by value, it would be in the future twice.
                     let serving = pin!(engine.service.serve(&mut exchange));
                     guarded(&source, &engine.context.core, serving).await
                 }
@@ -519,37 +518,37 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
     Some(())
 }
 
-/// Ends a response that its handler did not finish: sends an error page if no response has begun.
-/// Returns false when the connection has to be closed.
+/// Completes the exchange of a failed handler: sends an error page if no response has begun. Returns false if
+/// the connection must be closed.
 async fn repair(conn: &mut Conn, state: &mut RequestState, fault: &Fault) -> bool {
     conn.keep_alive = false;
     let framing = conn.framing;
     match state.reply {
         ReplyState::Unsent => Exchange::new(state, Lane::H1(conn)).answer_fault(fault).await,
-        // Its end is to be the connection's, or the client takes nothing any more: it is cut off.
+        // The response ends with the connection, or the client accepts nothing more: reset the connection.
         ReplyState::Body(BodySize::Unknown) if framing == Framing::UntilClose => cut_off(conn),
         ReplyState::Body(BodySize::Known(_) | BodySize::Unknown) if matches!(fault, Fault::Timeout) => {
             cut_off(conn)
         }
-        // The response was whole before its handler failed; or its framing shows that it is not, and what was
-        // answered before it still arrives.
+        // The response was complete before its handler failed, or its framing shows that it is truncated.
+        // Earlier responses must still arrive.
         ReplyState::Done | ReplyState::Elsewhere | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
     }
 }
 
-/// What comes next must not look like the end of a response.
+/// Resets the connection on close, so that the response does not seem to be complete.
 fn cut_off(conn: &Conn) -> bool {
     conn.link.stream().reset_on_close(true);
     false
 }
 
-/// Answers a message that is no request.
+/// Answers a malformed request.
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
     state.listener_key = conn.permit.listener_key();
     let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
     if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
-        // The connection is closed next, whether the client takes this or not.
+        // The connection is closed next, whether or not the client accepts the response.
         let _ = conn.flush().await;
     }
     engine.context.counters.rejected.add(1);
@@ -557,7 +556,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
     engine.service.log(&state.record(None, Some(&fault), &engine.context.core));
 }
 
-/// The last response is complete, and its client sends nothing more: sends it out. The connection is to be dropped next.
+/// Sends the last response to a client that sends nothing more. The caller must then drop the connection.
 async fn close(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.patience_ms();
@@ -566,11 +565,11 @@ async fn close(conn: &mut Conn) {
     }
 }
 
-/// The last response is complete, and the client may still be sending.
+/// Sends the last response to a client that may still be sending.
 async fn closing(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.patience_ms();
-        // A connection that was switched to another protocol ends by that protocol's rules: a client that sends on is not waited for.
+        // A tunnel ends by its own protocol's rules, so limit what its client may still send.
         let bytes_max = if conn.framing == Framing::UntilClose { SWITCHED_BYTES_MAX } else { usize::MAX };
         conn.work.release();
         conn.permit.hold(0);
@@ -579,7 +578,7 @@ async fn closing(conn: &mut Conn) {
     }
 }
 
-/// Sends the last response of the connection. Returns false if that fails; the client has disconnected then.
+/// Sends the last response of the connection. Returns false if the client has disconnected.
 async fn send_last(conn: &mut Conn) -> bool {
     let sent = conn.flush().await.is_ok();
     if sent {

@@ -1,4 +1,4 @@
-//! HTTP/2 as a multiplexed connection speaks it: [`http2::Machine`] behind [`MuxProtocol`].
+//! HTTP/2 for multiplexed connections: implements [`MuxProtocol`] with [`http2::Machine`].
 
 use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Span, Status};
 use http2::frame::PREFACE;
@@ -10,7 +10,8 @@ use crate::mux::{
 };
 use crate::options;
 
-/// Whether bytes begin an HTTP/2 connection: the whole preface is there, or what there is can still become it.
+/// Result of comparing the first bytes of a connection with the HTTP/2 preface; `Partial` means that more
+/// bytes are needed.
 pub(crate) enum PrefaceMatch {
     Whole,
     Partial,
@@ -26,7 +27,7 @@ pub(crate) fn preface(input: &[u8]) -> PrefaceMatch {
     }
 }
 
-/// A machine, and what it has written.
+/// A state machine and its output.
 pub(crate) struct Frames {
     pub(crate) machine: Machine,
     pub(crate) out: Vec<u8>,
@@ -56,16 +57,16 @@ impl ContentFrames for Frames {
     }
 }
 
-/// The server's end of an HTTP/2 connection.
+/// The server side of an HTTP/2 connection.
 pub(crate) struct H2Server {
     frames: Frames,
-    /// The client has said that it leaves.
+    /// Whether the client has sent GOAWAY.
     is_peer_leaving: bool,
     goes_away: bool,
 }
 
 impl H2Server {
-    /// An end that keeps to these limits.
+    /// Creates the server side with these limits.
     pub(crate) fn new(limits: &options::Limits) -> H2Server {
         let options = http2::Options {
             head: limits.head,
@@ -89,11 +90,11 @@ impl H2Server {
         Box::new(StreamRequest { head, bytes, priority, refused, ended })
     }
 
-    /// What an event is to the connection; `None` where it concerns the machine alone.
+    /// Translates an event of the state machine; `None` if the connection need not know.
     fn event<'b>(&mut self, event: Event, bytes: &'b [u8]) -> Option<MuxEvent<'b>> {
         Some(match event {
             Event::Head { stream, ended } => MuxEvent::Request(stream, self.request(ended, None, stream)),
-            // What follows such a head is dropped.
+            // The rest of such a request is discarded.
             Event::Refused { stream, reject } => {
                 MuxEvent::Request(stream, self.request(true, Some(reject), stream))
             }
@@ -123,7 +124,7 @@ impl H2Server {
     }
 }
 
-/// Makes an extended CONNECT what handlers know: the GET request that asks for the same protocol in HTTP/1.1.
+/// Converts an extended CONNECT to the GET request that asks for the same protocol in HTTP/1.1.
 fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
     let mut write = |text: &[u8]| {
         let at = bytes.len();
@@ -132,7 +133,7 @@ fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
     };
     (head.method, head.method_name) = (Method::Get, write(b"GET"));
     (head.protocol, head.body) = (protocol, BodySize::None);
-    // So that conditions by these fields mean the same over both protocols. HTTP/2 has none of them itself.
+    // Lets conditions on these fields match in both versions; HTTP/2 itself has none of them.
     let (upgrade, connection) = (write(b"Upgrade"), write(b"Connection"));
     head.fields.push(Field { id: Name::Upgrade, name: upgrade, value: protocol });
     head.fields.push(Field { id: Name::Connection, name: connection, value: upgrade });
@@ -198,7 +199,7 @@ impl MuxProtocol for H2Server {
             ResetReason::Refused => ErrorCode::REFUSED_STREAM,
             ResetReason::Answered => ErrorCode::NO_ERROR,
             ResetReason::Failed => ErrorCode::INTERNAL_ERROR,
-            // RFC 8441 section 4: what a reset is to TCP.
+            // RFC 8441 section 4: the equivalent of a TCP reset.
             ResetReason::Tunnel => ErrorCode::CANCEL,
         };
         self.frames.machine.reset(id, code);

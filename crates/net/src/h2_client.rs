@@ -1,12 +1,12 @@
-//! HTTP/2 to another server: the client's end of a connection, shared by many requests.
+//! HTTP/2 client: a connection to another server, shared by many requests.
 //!
-//! One task owns the socket ([`drive`](crate::h2_client::drive)): it reads, hands what came to the streams, and sends what they
-//! have written, in turns. A stream is the side of one request: it waits through a [`crate::Source`], which the connection's task
-//! makes ready, as the streams of clients do.
+//! One task owns the socket ([`drive`](crate::h2_client::drive)): it reads, distributes received frames to
+//! the streams, and sends the streams' output in turn. A stream belongs to one request and waits through a
+//! [`crate::Source`] that the connection's task makes ready, as for the streams of clients.
 //!
-//! What a server can make us hold: for each stream its window and a few heads, and for the connection its tables and one buffer
-//! each way. All of it is counted in the core's memory. A slow reader of one stream cannot stop the others: the connection's window
-//! holds the windows of all streams together.
+//! A server can make this side hold a window and a few heads for each stream, and tables and one buffer in
+//! each direction for the connection. All of this is accounted for in the core's memory. A slow reader of one
+//! stream cannot block the others, because the connection's window covers all of them.
 
 pub(crate) mod options;
 pub(crate) mod shared;

@@ -1,7 +1,8 @@
-//! Connections that hold much memory, of one core. While memory stays critically short, the one that holds the most is closed.
+//! Connections of one core that hold much memory. While memory stays critically short, the largest is closed.
 //!
-//! Clients that read nothing are disconnected by the progress timeout; clients that send slowly have no such limit, as each byte restarts
-//! their timeouts. Without this, a few of them could hold what refuses everybody else's requests for as long as they like.
+//! The progress timeout disconnects clients that read nothing, but a client that sends slowly restarts its
+//! timeouts with each byte. Without this limit, a few such clients could hold the memory that other requests
+//! need for an unlimited time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,20 +10,20 @@ use std::rc::Rc;
 use crate::places::ConnectionPlaces;
 use crate::source::Source;
 
-/// A connection that holds less is not listed.
+/// Connections that hold less are not listed.
 pub(crate) const HEAVY_BYTES: usize = 64 * 1024;
-/// How long memory is critically short before a connection is closed.
+/// Time for which memory must be critically short before a connection is closed.
 const PATIENCE_MS: u64 = 5_000;
-/// The same where one was closed shortly before.
+/// [`PATIENCE_MS`] if another connection was closed within [`RECENT_MS`].
 const PATIENCE_MS_SHORT: u64 = 300;
-/// How long after the last one was closed that is shortly before.
+/// Time after a close during which the shorter patience applies.
 const RECENT_MS: u64 = 60_000;
 
 /// The connections of one core that hold at least [`HEAVY_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct HeavyConnections {
     places: ConnectionPlaces<HeavyConnection>,
-    /// Since when memory is critically short.
+    /// Time since which memory is critically short.
     critical_since_ms: Cell<Option<u64>>,
     closed_at_ms: Cell<Option<u64>>,
 }
@@ -34,7 +35,7 @@ struct HeavyConnection {
 }
 
 impl HeavyConnections {
-    /// Sets what a connection holds, whose place in the list is `place`.
+    /// Updates the memory of a connection; `place` is its index in the list.
     pub(crate) fn weigh(&self, place: &Cell<Option<u32>>, source: &Rc<Source>, bytes: usize) {
         match place.get() {
             Some(at) if bytes < HEAVY_BYTES => {
@@ -47,7 +48,7 @@ impl HeavyConnections {
         }
     }
 
-    /// The connection to close now, if memory has been critically short for long enough.
+    /// Returns the connection to close, if memory has been critically short for long enough.
     pub(crate) fn due(&self, is_critical: bool, now_ms: u64) -> Option<Rc<Source>> {
         if !is_critical {
             self.critical_since_ms.set(None);
@@ -86,12 +87,12 @@ mod tests {
         assert_eq!(due(true, 1_000), None);
         assert_eq!(due(true, 5_999), None);
         assert_eq!(due(true, 6_000), Some(1));
-        // The memory of one that was aborted is released when its task has run.
+        // An aborted connection releases its memory when its task runs.
         sources[1].abort();
         assert_eq!(due(true, 6_100), Some(2));
         weigh(1, 0);
         weigh(2, 0);
-        // It was short again shortly after.
+        // Memory is short again soon afterwards.
         assert_eq!(due(false, 6_200), None);
         assert_eq!((due(true, 7_000), due(true, 7_300)), (None, Some(0)));
         assert_eq!(due(false, 100_000), None);

@@ -1,4 +1,4 @@
-//! Idle connections to other servers: kept by one core, taken over by any.
+//! Pool of idle connections to other servers: owned by one core, usable by all.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use crate::remote::Remote;
 use crate::stream::Stream;
 use crate::tls::TlsStream;
 
-/// The idle connections of one core, each with its owner's data. The core itself reuses one without a system call; another
-/// core may take one over, or close one. The lock is held for a few instructions at a time, and other cores take it only
-/// when they have no idle connection of their own.
+/// The idle connections of one core, each with its owner's data. The core itself reuses one without a system
+/// call; another core may take one over, or close one. The lock is held for a few instructions, and other
+/// cores take it only if they have no idle connection of their own.
 pub struct IdleLinks<T> {
     home: Arc<Remote>,
-    /// The one used last stands last.
+    /// Ordered by last use, most recent last.
     links: Mutex<VecDeque<(IdleLink, T)>>,
-    /// How many there are, for a look without the lock.
+    /// Number of connections, to check without the lock.
     count: AtomicUsize,
 }
 
@@ -33,7 +33,7 @@ struct IdleLink {
 }
 
 impl<T> IdleLinks<T> {
-    /// A list for connections of this core.
+    /// Creates an empty list for connections of this core.
     #[must_use]
     pub fn new(core: &Core) -> IdleLinks<T> {
         IdleLinks { home: core.remote(), links: Mutex::default(), count: AtomicUsize::new(0) }
@@ -43,19 +43,19 @@ impl<T> IdleLinks<T> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are. Another core may have changed that already.
+    /// Returns the number of connections; other cores may change it at any time.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Whether there are no connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a connection of the list's own core.
+    /// Adds a connection that belongs to the list's own core.
     pub fn put(&self, link: Link, about: T) {
         let (stream, tls) = match link {
             Link::Plain(stream) => (stream, None),
@@ -71,7 +71,7 @@ impl<T> IdleLinks<T> {
         self.count.store(links.len(), Ordering::Relaxed);
     }
 
-    /// Takes the connection used last, for `core`: the list's own, or another, which takes it over.
+    /// Takes the most recently used connection. If `core` is not the list's own, the connection moves to it.
     pub fn take(&self, core: &Core) -> Option<(Link, T)> {
         loop {
             let mut links = self.lock();
@@ -84,7 +84,7 @@ impl<T> IdleLinks<T> {
         }
     }
 
-    /// Closes the connection that has been idle longest; false where there is none. From any thread.
+    /// Closes the connection idle for the longest time; false if there is none. Callable from any thread.
     pub fn close_oldest(&self) -> bool {
         let mut links = self.lock();
         let oldest = links.pop_front();
@@ -93,8 +93,8 @@ impl<T> IdleLinks<T> {
         oldest.map(|(idle, _)| self.close(idle)).is_some()
     }
 
-    /// Closes the connections that `keep` rejects, and those whose peer has closed or has sent unrequested bytes. Called on
-    /// the list's own core.
+    /// Closes the connections that `keep` rejects, and those whose peer has closed or has sent unrequested
+    /// bytes. Must be called on the list's own core.
     pub fn sweep(&self, core: &Core, keep: impl Fn(&T) -> bool) {
         let mut links = self.lock();
         let (mut gone, mut doubtful) = (Vec::new(), Vec::new());
@@ -109,7 +109,7 @@ impl<T> IdleLinks<T> {
         drop(links);
         gone.into_iter().for_each(|idle| self.close(idle));
         for (idle, about) in doubtful {
-            // TLS may have sent no more than a ticket.
+            // The bytes may be only a TLS session ticket.
             if let Some(mut link) = self.wake(core, idle)
                 && link.is_fresh()
             {
@@ -123,7 +123,7 @@ impl<T> IdleLinks<T> {
         let stream = match core.is_home(&self.home) {
             true => Stream::resume(core, socket, token),
             false => {
-                // Only fails for a descriptor that is not registered.
+                // Fails only for a descriptor that is not registered.
                 let _ = epoll::delete(self.home.epoll(), &socket);
                 self.home.release(token);
                 Stream::new(core, socket).ok()

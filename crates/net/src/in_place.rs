@@ -1,8 +1,8 @@
-//! Futures that are made where they stay.
+//! Construction of futures in their heap allocation.
 
 use std::pin::Pin;
 
-/// A boxed future, made in its box: `Box::pin` is given a copy, kilobytes that hold nothing yet.
+/// Boxes a future that is constructed in its box; `Box::pin` would copy kilobytes that hold nothing yet.
 pub fn pin_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
 }

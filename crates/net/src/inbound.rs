@@ -1,4 +1,4 @@
-//! A connection's bytes in: what follows the head it is at, and the body of the request.
+//! Input of an HTTP/1 connection: request heads and bodies.
 
 use http::Reject;
 use http::machine::Step;
@@ -8,23 +8,23 @@ use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::work::ConnectionBuffers;
 
-/// Bytes of a request body that a handler left unread and that are worth reading to keep the connection.
+/// Maximum size of an unread request body that is discarded to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// What a piece of a body weighs at least: in the smallest chunks, what frames it costs more than what it holds.
+/// Minimum cost of a piece of a body: framing the smallest chunks costs more than their content.
 pub const PIECE_WEIGHT_BYTES: usize = 64;
 
-/// What there is of a request's body now.
+/// Available data of a request body.
 pub(crate) enum BodyChunk {
-    /// Content, at this place of the input.
+    /// Content: start and end in the input.
     Data(usize, usize),
-    /// It has ended.
+    /// The end of the body.
     End,
-    /// Nothing until the client sends more.
+    /// No data until the client sends more.
     Pending,
 }
 
 impl Conn {
-    /// Reads more of a head into the input. False where nothing is there now; `None` at the end.
+    /// Reads bytes of a head into the input. Returns false if none are available; `None` at the end.
     pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
         let head_bytes_max = self.context().limits.get().head.head_bytes_max;
         let read = self.link.try_read(self.work.input.head_room(head_bytes_max))?;
@@ -39,8 +39,8 @@ impl Conn {
         })
     }
 
-    /// The place of the next piece of the request's body in the input; `None` at its end. Once the response has begun, no
-    /// `100 Continue` is sent.
+    /// Returns start and end of the next piece of the request body in the input; `None` at its end.
+    /// `100 Continue` is not sent once the response has begun.
     pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         loop {
             match self.try_body_piece(has_begun)? {
@@ -58,7 +58,7 @@ impl Conn {
         }
     }
 
-    /// Sets the most content that the body may have, as long as nobody has begun to read it.
+    /// Sets the maximum body size. Has no effect once the body is being read.
     pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         if self.body_limit.is_some() {
             self.body_limit = Some(bytes_max);
@@ -67,7 +67,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The same without waiting. Before a wait, what was collected must be flushed: it may hold the
+    /// Like [`Conn::body_piece`], without waiting. Output must be flushed before a wait: it may contain the
     /// `100 Continue` that the client waits for.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if let Some(bytes_max) = self.body_limit {
@@ -98,7 +98,7 @@ impl Conn {
         }
     }
 
-    /// Reads more of the body into the input. False where nothing is there now.
+    /// Reads body bytes into the input. Returns false if none are available.
     fn fill_body(&mut self) -> Result<bool, Fault> {
         let is_short = self.pressure() >= Pressure::High;
         let read = self.link.try_read(self.work.body_room(is_short))?;
@@ -113,13 +113,13 @@ impl Conn {
         }
     }
 
-    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    /// Whether the client still waits for `100 Continue` and has not begun to send the body.
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         self.continue_due = self.continue_due && !self.fill_body()?;
         Ok(self.continue_due)
     }
 
-    /// Reads what a handler left of the body, if that is little. False where it is too much to be worth it.
+    /// Reads and discards the rest of the body. Returns false if it is too long for that.
     pub(crate) async fn discard_body(&mut self) -> Result<bool, Fault> {
         let mut discarded = 0;
         while !self.work.machine.body_ended() {

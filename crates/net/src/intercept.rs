@@ -1,4 +1,4 @@
-//! Errors of handlers in whose place the site's pages are sent.
+//! Replacement of handlers' errors by the site's error pages.
 
 use http::{Fields, Status};
 
@@ -6,24 +6,24 @@ use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::state::{Interception, ReplyState};
 
-/// Fields of an error that its page carries too.
+/// Fields of the original error that are kept.
 const KEPT: [&str; 3] = ["www-authenticate", "retry-after", "allow"];
 
 impl Exchange<'_> {
-    /// Has errors of the handler that answers from now on replaced by the pages of the site, for the statuses that have one. What the
-    /// server itself answers has its page either way.
+    /// Replaces errors of the handler by the site's error pages, for statuses that have one. Errors of this
+    /// server have a page in any case.
     pub fn intercept_errors(&mut self) {
         self.state.interception = Interception::On;
     }
 
-    /// Whether a response of this status is not to be sent.
+    /// Whether a response with this status is replaced.
     pub(crate) fn intercepts(&self, status: Status) -> bool {
         matches!(self.state.interception, Interception::On)
             && status.code() >= 400
             && self.state.pages.as_ref().is_some_and(|pages| pages.has(status))
     }
 
-    /// Notes a response that is not sent. What the handler writes of it is dropped.
+    /// Records a response that is not sent. Its body is dropped.
     pub(crate) fn intercept(&mut self, status: Status, fields: &Fields) {
         let mut kept = Fields::new();
         for (name, value) in fields.iter() {
@@ -35,16 +35,16 @@ impl Exchange<'_> {
         self.state.reply = ReplyState::Elsewhere;
     }
 
-    /// Whether an error was not sent, so that [`Exchange::send_page`] has to be called once the handler has ended.
+    /// Whether an error was held back, so that [`Exchange::send_page`] must be called next.
     #[must_use]
     pub fn has_intercepted(&self) -> bool {
         matches!(self.state.interception, Interception::Done(_))
     }
 
-    /// Sends the page in place of the error that was not sent.
+    /// Sends the error page in place of the response that was held back.
     ///
     /// # Errors
-    /// As [`Exchange::write`].
+    /// See [`Exchange::write`].
     pub async fn send_page(&mut self) -> Result<(), Fault> {
         if let Interception::Done(error) = std::mem::take(&mut self.state.interception) {
             self.state.reply = ReplyState::Unsent;

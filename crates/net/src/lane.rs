@@ -1,4 +1,4 @@
-//! What moves the bytes of one exchange: the closed list of lanes.
+//! Transport of one exchange: the fixed set of lanes.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -25,20 +25,20 @@ use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
 
-/// Nobody asks that of a lane that cannot switch.
+/// Unreachable: raw reads require a lane that can switch protocols.
 const NO_SWITCH: Fault = Fault::Broken("a request without a client carries nothing but HTTP");
 
-/// What carries one request and its response.
+/// The transport of one request and its response.
 pub(crate) enum Lane<'c> {
-    /// An HTTP/1 connection, for as long as this request takes.
+    /// An HTTP/1 connection, borrowed for the duration of the request.
     H1(&'c mut Conn),
     /// A stream of a multiplexed connection.
     Stream(&'c mut StreamLane),
-    /// No client: a request whose response somebody else takes.
+    /// A request without a client, whose response a [`ResponseSink`](crate::detached::ResponseSink) receives.
     Detached(&'c mut DetachedLane),
 }
 
-/// Waiting: the source of a lane, and what of it is known otherwise.
+/// Waiting and scheduling.
 impl Lane<'_> {
     pub(crate) fn core(&self) -> &Core {
         match self {
@@ -48,7 +48,7 @@ impl Lane<'_> {
         }
     }
 
-    /// What a task waits for.
+    /// Returns the source that tasks wait for.
     pub(crate) fn source(&self) -> &Source {
         match self {
             Lane::H1(conn) => conn.link.stream().source(),
@@ -57,14 +57,14 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether this is met already by what the source does not know: bytes that TLS has decrypted, or that have been loaded
-    /// from a disk.
+    /// Whether the interest is met by data that the source does not report: bytes that TLS has decrypted, or
+    /// that were loaded from disk.
     pub(crate) fn holds(&self, interest: Interest) -> bool {
         self.overflow().has_loaded() || matches!(self, Lane::H1(conn) if conn.link.holds(interest))
     }
 
-    /// What of an interest the source can be waited for: while bytes to send come from a disk, that it could take more is no
-    /// news.
+    /// Returns the part of an interest for which the source can be waited. While output is being loaded from
+    /// disk, writability is irrelevant.
     pub(crate) fn waitable(&self, interest: Interest) -> Interest {
         if self.overflow().is_loading() { interest.without_write() } else { interest }
     }
@@ -77,7 +77,8 @@ impl Lane<'_> {
         }
     }
 
-    /// Counts bytes moved; after many of them others get their turn, however fast this client is.
+    /// Counts moved bytes and yields to other connections when the turn is used up, however fast this client
+    /// is.
     pub(crate) async fn moved(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => conn.moved(bytes).await,
@@ -86,7 +87,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Counts work against the turn, as if so many bytes had been moved.
+    /// Charges work to the turn as if `bytes` had been moved.
     pub(crate) fn count_moved(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => conn.moved_bytes += bytes,
@@ -96,9 +97,9 @@ impl Lane<'_> {
     }
 }
 
-/// The connection and its limits.
+/// Properties of the connection, and limits.
 impl Lane<'_> {
-    /// The address that the client connected to.
+    /// Returns the address that the client connected to.
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         match self {
             Lane::H1(conn) => conn.local_address(),
@@ -107,7 +108,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The Unix socket of a connection of HTTP/1.
+    /// Returns the Unix socket of an HTTP/1 connection.
     pub(crate) fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Lane::H1(conn) => conn.link.stream().unix_socket(),
@@ -115,7 +116,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The port of that address. Cheap.
+    /// Returns the port of the local address without building the whole address.
     pub(crate) fn local_port(&self) -> Option<u16> {
         match self {
             Lane::H1(conn) => conn.local_port(),
@@ -124,7 +125,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Sets what the request holds beside the lane's own buffers; called before a wait that may be long.
+    /// Sets the memory of the request without the lane's buffers; called before a wait that may be long.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self {
             Lane::H1(conn) => {
@@ -136,7 +137,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Counts the streams that the core compresses.
+    /// Returns the number of encoders in use on the core.
     pub(crate) fn encoders(&self) -> &Rc<Cell<usize>> {
         match self {
             Lane::H1(conn) => &conn.context().encoders,
@@ -145,7 +146,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The pages of errors for requests whose site is not known.
+    /// Returns the error pages for requests whose site is not known.
     pub(crate) fn error_pages(&self) -> &Rc<dyn ErrorPages> {
         match self {
             Lane::H1(conn) => &conn.context().pages,
@@ -171,7 +172,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Limits how fast the response is sent. One that nobody waits for is not limited.
+    /// Limits the rate of the response. Detached requests are not limited.
     pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
         match self {
             Lane::H1(conn) => conn.limit_bandwidth(bandwidth),
@@ -188,7 +189,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Milliseconds that the client may take no byte of the response.
+    /// Returns the time for which the client may accept no bytes of the response, in milliseconds.
     pub(crate) fn patience_ms(&self) -> u64 {
         match self {
             Lane::H1(conn) => conn.patience_ms(),
@@ -197,7 +198,7 @@ impl Lane<'_> {
         }
     }
 
-    /// What the connections of the core share.
+    /// Returns the state shared by the core's connections.
     pub(crate) fn context(&self) -> &Rc<Context> {
         match self {
             Lane::H1(conn) => conn.context(),
@@ -206,14 +207,14 @@ impl Lane<'_> {
         }
     }
 
-    /// The response that begins next is an error that this server answers itself.
+    /// Declares the next response to be an error page of this server.
     pub(crate) fn expect_own_error(&self) {
         if let Lane::Detached(lane) = self {
             lane.is_own_error.set(true);
         }
     }
 
-    /// No further request is taken from this client.
+    /// Closes an HTTP/1 connection after the response.
     pub(crate) fn close_after(&mut self) {
         match self {
             Lane::H1(conn) => conn.keep_alive = false,
@@ -222,9 +223,9 @@ impl Lane<'_> {
     }
 }
 
-/// The request.
+/// Request input.
 impl Lane<'_> {
-    /// The head, and the bytes that its spans refer to.
+    /// Returns the head and the bytes that its spans refer to.
     pub(crate) fn head(&self) -> (&Head, &[u8]) {
         match self {
             Lane::H1(conn) => conn.head(),
@@ -241,8 +242,8 @@ impl Lane<'_> {
         }
     }
 
-    /// The place of the next piece of the body in the input; `None` at its end. `has_begun` says that a response is under
-    /// way: then no `100 Continue` is sent.
+    /// Returns start and end of the next piece of the body in the input; `None` at its end. If a response
+    /// `has_begun`, `100 Continue` is not sent.
     pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         match self {
             Lane::H1(conn) => conn.body_piece(has_begun).await,
@@ -251,7 +252,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The same without waiting.
+    /// Like [`Lane::body_piece`], without waiting.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         match self {
             Lane::H1(conn) => conn.try_body_piece(has_begun),
@@ -260,7 +261,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The bytes of a piece.
+    /// Returns the bytes of a piece.
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         match self {
             Lane::H1(conn) => conn.work.input.slice(start, end),
@@ -277,7 +278,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    /// Whether the client still waits for `100 Continue` and has not begun to send the body.
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         match self {
             Lane::H1(conn) => conn.awaits_continue(),
@@ -287,9 +288,9 @@ impl Lane<'_> {
     }
 }
 
-/// The response.
+/// Response output.
 impl Lane<'_> {
-    /// Sends the head. Returns how much body the client gets.
+    /// Sends the head. Returns the size of the body that the client gets.
     pub(crate) fn begin(
         &mut self,
         status: Status,
@@ -313,7 +314,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Body bytes, at least one.
+    /// Sends body bytes, at least one.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.send(bytes).await,
@@ -322,7 +323,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The same for bytes that stay where they are.
+    /// Like [`Lane::send`], for bytes that can be sent without copying.
     pub(crate) async fn send_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) if conn.framing != Framing::Chunked => conn.push_from(bytes).await,
@@ -330,7 +331,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The same as `send`, without waiting: what the client does not take now is kept in memory.
+    /// Like [`Lane::send`], without waiting: data that the client does not accept is kept in memory.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             Lane::H1(conn) => conn.offer_body(bytes),
@@ -339,7 +340,7 @@ impl Lane<'_> {
         }
     }
 
-    /// A range of a file as body bytes, counted in `sent`; with `is_last` the body ends with it.
+    /// Sends a range of a file as body bytes, counted in `sent`. `is_last` means that the body ends with it.
     pub(crate) async fn send_file(
         &mut self,
         span: FileSpan<'_>,
@@ -353,7 +354,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The body is complete.
+    /// Completes the body.
     pub(crate) fn finish(&mut self, trailers: &Fields) {
         match self {
             Lane::H1(conn) => conn.finish(trailers),
@@ -370,7 +371,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Sends what the client takes now; true where nothing is left.
+    /// Sends as much as the client accepts; returns true if nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
             Lane::H1(conn) => conn.try_flush(),
@@ -379,7 +380,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether the client has taken anything since the last call. Costs a system call.
+    /// Whether the client has accepted data since the last call. Costs a system call.
     pub(crate) fn has_taken(&mut self) -> bool {
         match self {
             Lane::H1(conn) => conn.progress.look(conn.link.stream()),
@@ -388,7 +389,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Bytes that wait in memory to be sent.
+    /// Returns the number of unsent bytes in memory.
     pub(crate) fn backlog(&self) -> usize {
         match self {
             Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.is_behind())),
@@ -397,7 +398,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Moves what was collected to a temporary file; `announced` bytes are still to come.
+    /// Moves buffered output to a temporary file; `announced` bytes are still to be written.
     pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         match self {
             Lane::H1(conn) => conn.spill(quota, announced).await,
@@ -406,20 +407,20 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether a temporary file holds a part of what waits to be sent.
+    /// Whether a temporary file holds a part of the unsent output.
     pub(crate) fn overflows(&self) -> bool {
         self.overflow().is_some()
     }
 
-    /// Bytes that wait there.
+    /// Returns the number of unsent bytes in the temporary file.
     pub(crate) fn overflow_bytes(&self) -> u64 {
         self.overflow().unread_bytes()
     }
 }
 
-/// To carry something else after HTTP: on HTTP/1's connection, or on a stream whose request is an extended CONNECT.
+/// Protocol switches, of HTTP/1 connections and of streams whose request is an extended CONNECT.
 impl Lane<'_> {
-    /// Whether it can now: the request's body has been read.
+    /// Whether the lane can switch: the request body was read.
     pub(crate) fn can_switch(&self) -> bool {
         match self {
             Lane::H1(conn) => conn.work.machine.body_ended(),
@@ -428,7 +429,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Answers that it does from here on. Returns the status that was sent.
+    /// Sends the response that switches protocols. Returns its status.
     pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
         match self {
             Lane::H1(conn) => {
@@ -441,7 +442,7 @@ impl Lane<'_> {
         }
     }
 
-    /// The connection belongs to somebody else from here on, who answers by himself. False for a stream, which is none.
+    /// Hands the connection to another owner, who responds. Returns false for streams and detached requests.
     pub(crate) fn take_over(&mut self) -> bool {
         match self {
             Lane::H1(conn) => conn.switch(),
@@ -450,8 +451,8 @@ impl Lane<'_> {
         true
     }
 
-    /// The status that goes out where a handler answers with this one. A success would open the tunnel that an extended CONNECT asks
-    /// for, of which this handler knows nothing.
+    /// Returns the status to send for a handler's `status`. A success would accept the tunnel of an extended
+    /// CONNECT, which the handler did not intend.
     pub(crate) fn final_status(&self, status: Status) -> Status {
         match self {
             Lane::Stream(stream) if status.is_success() && stream.can_switch() => Status::NOT_IMPLEMENTED,
@@ -459,7 +460,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Bytes received after the switch: `None` where there are none now, 0 at the end.
+    /// Reads bytes received after the switch: `None` if none are available, 0 at the end.
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
             Lane::H1(conn) => conn.try_raw(buffer),
@@ -468,7 +469,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Gives memory back before a wait that may be long.
+    /// Releases memory before a wait that may be long.
     pub(crate) fn shed(&mut self) {
         match self {
             Lane::H1(conn) => conn.shed(),
@@ -485,7 +486,7 @@ impl Lane<'_> {
         }
     }
 
-    /// What is carried in place of HTTP has broken off at its other end: a stream ends with a reset, unless the client has ended it too.
+    /// Aborts a tunnel whose other end has failed: resets the stream, unless the client has ended it too.
     pub(crate) fn break_off(&mut self) {
         if let Lane::Stream(stream) = self {
             stream.break_off();

@@ -1,11 +1,13 @@
-//! One shared-nothing engine a core: reactor, executor, timers, buffers, listeners and HTTP connections.
+//! The server engine, shared-nothing with one instance per core: reactor, executor, timers, buffers,
+//! listeners and HTTP connections.
 //!
-//! This crate owns sockets and time. A [`Core`] is one thread's world: an edge-triggered epoll, a small executor
-//! and a clock that moves once a tick; nothing in it is shared but counters, wake-ups and idle connections to
-//! other servers ([`IdleLinks`]). A connection owns its protocol state and borrows buffers only while bytes flow; a
-//! handler sees an [`Exchange`] and never learns which HTTP version or socket it serves. It never routes and knows no policy: that is the [`Service`] it is given.
+//! This crate owns sockets and time. A [`Core`] belongs to one thread: an edge-triggered epoll instance, a
+//! small executor, and a clock that is updated once each tick. Cores share only counters, wake-ups and idle
+//! connections to other servers ([`IdleLinks`]). A connection owns its protocol state and borrows buffers
+//! only while data is transferred. Handlers use an [`Exchange`], which hides the HTTP version and the socket.
+//! Routing and policy belong to the [`Service`].
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod fault;
 pub mod trusted_path;

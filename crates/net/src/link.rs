@@ -1,4 +1,4 @@
-//! A connection to a client or to another server.
+//! Connections to clients and to other servers.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -13,22 +13,22 @@ use crate::stream::Stream;
 use crate::tls::{ServerConnection, TlsSession, TlsStream};
 use crate::wait::Interest;
 
-/// Bytes of a file that one call sends through TLS: four records, which leave in one call of the kernel's.
+/// Bytes of a file that one call sends over TLS: four records, sent in one system call.
 const TLS_FILE_BYTES: usize = 64 * 1024;
 
-/// A connection that carries bytes in the clear or through TLS; whoever uses it need not know which.
+/// A cleartext or TLS connection with a common interface.
 ///
-/// Whether it can be read is asked of the link ([`Link::has_input`]) and never of its socket: TLS may hold decrypted bytes
-/// while the socket has nothing new.
+/// Use [`Link::has_input`] and not the socket to check for input: TLS may hold decrypted bytes although the
+/// socket has nothing to read.
 pub enum Link {
-    /// In the clear.
+    /// A cleartext connection.
     Plain(Stream),
-    /// Through TLS. Boxed, because an idle connection in the clear must not pay for it.
+    /// A TLS connection. Boxed to keep idle cleartext connections small.
     Tls(Box<TlsStream>),
 }
 
 impl Link {
-    /// The socket under it: what to wait on.
+    /// Returns the underlying socket, to wait on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         match self {
@@ -37,7 +37,7 @@ impl Link {
         }
     }
 
-    /// Limits how fast it is written from now on, or no longer.
+    /// Sets or removes the bandwidth limit of writes.
     pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
         match self {
             Link::Plain(stream) => stream.set_bucket(bucket),
@@ -45,7 +45,7 @@ impl Link {
         }
     }
 
-    /// The same connection, whose bytes go through TLS from now on.
+    /// Returns the same connection with TLS on it.
     pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Link {
         match self {
             Link::Plain(stream) => Link::Tls(Box::new(TlsStream::accepted(stream, tls, session))),
@@ -53,7 +53,7 @@ impl Link {
         }
     }
 
-    /// What is known of a client's connection through TLS.
+    /// Returns the TLS session of a client's connection.
     #[must_use]
     pub fn session(&self) -> Option<&Rc<TlsSession>> {
         match self {
@@ -68,7 +68,7 @@ impl Link {
         matches!(self, Link::Tls(tls) if tls.has_agreed_to_http2())
     }
 
-    /// What TLS holds of memory for it, in bytes.
+    /// Returns the memory held by TLS, in bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         match self {
             Link::Plain(_) => 0,
@@ -76,13 +76,13 @@ impl Link {
         }
     }
 
-    /// The core that it lives on.
+    /// Returns the core that owns the connection.
     #[must_use]
     pub fn core(&self) -> &Core {
         self.stream().core()
     }
 
-    /// What to wait for in order to read or to write.
+    /// Returns the events to wait for in order to read or write.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
         match self {
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Whether a read would return something now, as far as is known without a system call: bytes, the end, or a fault.
+    /// Whether a read would return bytes, the end or an error, as far as known without a system call.
     #[must_use]
     pub fn has_input(&self) -> bool {
         match self {
@@ -100,12 +100,12 @@ impl Link {
         }
     }
 
-    /// Whether this is wanted and TLS holds it: decrypted bytes, of which the socket knows nothing.
+    /// Whether the interest is met by decrypted bytes that the socket does not report.
     pub(crate) fn holds(&self, interest: Interest) -> bool {
         matches!(self, Link::Tls(tls) if interest.is_to_read() && tls.has_input())
     }
 
-    /// Waits until there is something to read, or the end; at most until `deadline_ms` of the core's clock.
+    /// Waits for input or the end, at most until `deadline_ms` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -116,10 +116,10 @@ impl Link {
         self.stream().ready_for(self.interest(true, false), deadline_ms).await
     }
 
-    /// Reads what is there: `None` where nothing is, 0 at the end.
+    /// Reads available bytes: `None` if there are none, 0 at the end.
     ///
     /// # Errors
-    /// The peer is gone, or has broken TLS.
+    /// Fails if the peer is gone or has violated the TLS protocol.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
             Link::Plain(stream) => stream.try_read(buffer),
@@ -127,11 +127,11 @@ impl Link {
         }
     }
 
-    /// Writes what fits of one or two pieces, none of which is empty: 0 where nothing does now. `more` announces that
-    /// further bytes follow at once, so that a last packet that is not full need not be sent yet.
+    /// Writes as much as possible of one or two non-empty pieces; returns 0 if the send buffer is full.
+    /// `more` announces that further bytes follow at once, so that an incomplete packet need not be sent yet.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn try_write(&mut self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         match self {
             Link::Plain(stream) => stream.try_write(parts, more),
@@ -141,11 +141,11 @@ impl Link {
         }
     }
 
-    /// Sends a part of a file: 0 at the file's end, `None` where nothing fits now. In the clear the kernel sends it from the
-    /// page cache; for TLS it is read and encrypted.
+    /// Sends a part of a file: 0 at the end of the file, `None` if the send buffer is full. On a cleartext
+    /// connection, the kernel sends it from the page cache; for TLS it is read and encrypted.
     ///
     /// # Errors
-    /// The peer is gone, or the file cannot be read.
+    /// Fails if the peer is gone or the file cannot be read.
     pub fn try_sendfile(
         &mut self,
         file: BorrowedFd<'_>,
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// Whether bytes that were written have not been handed to the kernel yet: flush it when it can be written.
+    /// Whether written bytes have not been passed to the kernel; flush when the socket is writable.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         match self {
@@ -167,10 +167,10 @@ impl Link {
         }
     }
 
-    /// Whether all that was written has been handed to the kernel, as far as that takes it now.
+    /// Passes written bytes to the kernel; returns true if nothing is left.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
             Link::Plain(_) => Ok(true),
@@ -178,32 +178,34 @@ impl Link {
         }
     }
 
-    /// Whether the connection may stay in a pool: the peer has sent no unrequested bytes and has not closed it. Costs a
-    /// system call only if the socket has reported something.
+    /// Whether the connection may stay in a pool: the peer has not closed it and has sent no unrequested
+    /// bytes. Costs a system call only if the socket has reported an event.
     pub fn is_fresh(&mut self) -> bool {
-        // The socket does not report bytes that TLS has decrypted and nobody has read.
+        // The socket does not report unread bytes that TLS has already decrypted.
         if matches!(self, Link::Plain(stream) if !stream.has_news()) {
             return true;
         }
-        // There may be nothing to read all the same: the last read filled its buffer exactly, or the peer has sent a TLS ticket.
+        // An event does not imply input: the last read may have filled its buffer exactly, or the peer has
+        // sent a session ticket.
         matches!(self.try_read(&mut [0]), Ok(None))
     }
 
-    /// Announces that nothing more will be sent, before the connection is closed: TLS distinguishes this from a connection that was cut.
+    /// Sends close_notify over TLS, which distinguishes an orderly end from truncation.
     pub(crate) fn announce_end(&mut self) {
         if let Link::Tls(tls) = self {
             tls.announce_end();
         }
     }
 
-    /// Closes the sending side: the peer reads what was sent, then the end.
+    /// Closes the sending side: the peer reads everything sent, then the end.
     pub fn shutdown_write(&mut self) {
         self.announce_end();
         self.stream().shutdown_write();
     }
 }
 
-/// Encrypts a part of a file. Its buffer is on the stack for one call, not in a connection's future.
+/// Encrypts a part of a file. Not inlined, so that the buffer is on the stack and not part of the
+/// connection's future.
 #[inline(never)]
 fn encrypt_file(
     tls: &mut TlsStream,
@@ -211,7 +213,7 @@ fn encrypt_file(
     at: &mut u64,
     len: usize,
 ) -> Result<Option<usize>, Fault> {
-    // Nothing is read that could not be sent.
+    // Reading is useless while TLS has no room.
     if !tls.has_room()? {
         return Ok(None);
     }

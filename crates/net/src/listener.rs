@@ -1,4 +1,4 @@
-//! Connections are accepted from listening sockets, until a socket is closed or the server stops.
+//! Accepting connections from listening sockets, until a socket is closed or the server stops.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -30,64 +30,64 @@ use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::Stream;
 
-/// Connections that one wake-up accepts before others get their turn.
+/// Connections accepted in one wake-up before other tasks run.
 const ACCEPT_BATCH: usize = 64;
-/// Idle connections closed at once to make room: more than the one needed, because looking for them costs a walk
-/// over all, but no more than a sixteenth of the permits.
+/// Idle connections closed at once to make room: more than one, because finding them requires a walk over all
+/// tasks, but at most a sixteenth of the permits.
 const MAKE_ROOM_MAX: usize = 32;
-/// How often it is looked whether one of the connections is silent for long enough by now, when all permits are taken.
+/// Interval of checks for a closable idle connection while all permits are taken.
 const FULL_MS: u64 = 200;
-/// How long [`Listeners::replace`] and [`Listeners::connections`] wait for a core that is busy, and how often the first looks.
+/// Timeout of [`Listeners::replace`] and [`Listeners::connections`], and poll interval of the former.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
 const REPLACE_LOOK: Duration = Duration::from_millis(1);
-/// How long accepting pauses when the process is out of descriptors or of memory.
+/// Pause of accepting when the process has run out of descriptors or memory.
 const EXHAUSTED_MS: u64 = 50;
-/// A listening socket, and who may come in with a PROXY protocol header; without such, everybody comes as he is.
+/// A listening socket and its settings; without `proxy_protocol`, PROXY headers are not accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
-    /// Which listener of the server it belongs to.
+    /// Number of the listener that the socket belongs to.
     listener: u64,
     listening: Arc<Listening>,
     proxy_protocol: Option<Arc<Sources>>,
     is_tls: bool,
-    /// Connections may begin with HTTP/2.
+    /// Whether cleartext connections may begin with the HTTP/2 preface.
     h2c: bool,
-    /// Connections may be relayed.
+    /// Set if connections may be relayed.
     streams: Option<Arc<StreamListener>>,
     /// [`Listen::key`].
     key: u64,
 }
 
-/// Whether a core stops accepting from a socket.
+/// Whether and how a core stops accepting from a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     No,
-    /// Once the connections that the kernel has queued are accepted.
+    /// After accepting the connections in the kernel's queue.
     WhenEmpty,
-    /// Another task accepts from the socket from now on.
+    /// At once, because another task accepts from the socket.
     AtOnce,
 }
 
-/// What changes about the sockets of a core.
+/// A command for the accepting sockets of a core.
 #[derive(Debug)]
 enum DoorOrder {
     Open(Door),
     Close(u64, Closing),
-    /// What holds from now on, on each of so many cores.
+    /// New limits, and the number of cores among which they are divided.
     Limits(Box<ServingLimits>, usize),
-    /// Somebody wants to know how many connections there are, and which.
+    /// A request for the list of connections.
     Connections(Sender<CoreConnections>),
 }
 
-/// The connections of a core: how many there are, those that are listed, and the time by its clock.
+/// Connections of a core: their number, those that are listed, and the time of the core's clock.
 type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
 
-/// The orders to one core; from any thread.
+/// Queue of commands for one core. Usable from any thread.
 #[derive(Debug)]
 pub(crate) struct DoorOrders {
     orders: Mutex<Vec<DoorOrder>>,
     are_there: AtomicBool,
-    /// The core has not turned since it was asked to.
+    /// Set until the core has run a turn after [`DoorOrders::has_turned`].
     is_asked: AtomicBool,
     remote: Arc<Remote>,
 }
@@ -108,7 +108,7 @@ impl DoorOrders {
         self.remote.ring();
     }
 
-    /// Whether the core has turned since the last call; has it turn again.
+    /// Whether the core has run a turn since the last call; requests another turn.
     fn has_turned(&self) -> bool {
         let has_turned = !self.is_asked.swap(true, Ordering::AcqRel);
         self.remote.ring();
@@ -119,19 +119,19 @@ impl DoorOrders {
         if self.is_asked.load(Ordering::Relaxed) {
             self.is_asked.store(false, Ordering::Release);
         }
-        // Read before it is written: each turn of the core asks.
+        // A load before the swap, because each turn of the core calls this.
         let are_there =
             self.are_there.load(Ordering::Relaxed) && self.are_there.swap(false, Ordering::AcqRel);
         if are_there { std::mem::take(&mut lock(&self.orders)) } else { Vec::new() }
     }
 }
 
-/// No thread panics while it holds one of these.
+/// Ignores poisoning: no thread panics while it holds one of these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The listeners of a running server, which can be replaced; from any thread. Cheap to clone.
+/// Handle to the replaceable listeners of a running server. Usable from any thread; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Listeners(Arc<Mutex<ListenersState>>);
 
@@ -139,63 +139,64 @@ pub struct Listeners(Arc<Mutex<ListenersState>>);
 struct ListenersState {
     open: Vec<(u64, Listener)>,
     cores: Vec<Arc<DoorOrders>>,
-    /// The number of the next listener.
+    /// Number of the next listener.
     next: u64,
     is_closed: bool,
 }
 
-/// The listeners of a new configuration: bound, and not accepted from yet.
+/// The listeners of a new configuration: bound, but not yet accepting.
 #[derive(Debug)]
 pub struct NewListeners(Vec<NewListener>);
 
 #[derive(Debug)]
 enum NewListener {
-    /// The one that is open already, with these senders of a PROXY protocol header.
+    /// A listener that is already open, with new settings.
     Same(u64, Listen),
     Bound(Listener),
 }
 
 impl Listeners {
-    /// Opens them on the cores that [`Listeners::add_core`] adds.
+    /// Creates the handle; the cores are added with [`Listeners::add_core`].
     pub(crate) fn of(listeners: Vec<Listener>) -> Listeners {
         let next = listeners.len() as u64;
         let open = (0..).zip(listeners).collect();
         Listeners(Arc::new(Mutex::new(ListenersState { open, next, ..ListenersState::default() })))
     }
 
-    /// The sockets that core `index` of `cores` accepts from.
+    /// Returns the sockets that core `index` of `cores` accepts from.
     pub(crate) fn doors(&self, index: usize, cores: usize) -> Vec<Door> {
         let state = lock(&self.0);
         state.open.iter().flat_map(|(number, listener)| doors(*number, listener, index, cores)).collect()
     }
 
-    /// The next core has started.
+    /// Adds the next core that has started.
     pub(crate) fn add_core(&self, orders: Arc<DoorOrders>) {
         lock(&self.0).cores.push(orders);
     }
 
-    /// The addresses served on, with the ports that the kernel chose.
+    /// Returns the bound addresses, with the ports that the kernel chose.
     #[must_use]
     pub fn addresses(&self) -> Vec<Bind> {
         lock(&self.0).open.iter().map(|(_, listener)| listener.address().clone()).collect()
     }
 
-    /// The same, with what is spoken there.
+    /// Returns the bound addresses as URLs.
     #[must_use]
     pub fn urls(&self) -> Vec<ListenUrl> {
         lock(&self.0).open.iter().map(|(_, listener)| listener.url()).collect()
     }
 
-    /// Calls `each` for the listeners that are open.
+    /// Calls `each` for every open listener.
     pub fn each(&self, mut each: impl FnMut(&mut Listener)) {
         lock(&self.0).open.iter_mut().for_each(|(_, listener)| each(listener));
     }
 
-    /// Prepares other listeners: addresses that are open already stay open, with their queues; `bind` binds the others. It
-    /// is called with the place of the address in `listens`, and with the addresses that are open.
+    /// Prepares new listeners. Addresses that are already open stay open, with their queues; the others are
+    /// bound by `bind`, which is called with the index of the address in `listens` and the addresses that are
+    /// open.
     ///
     /// # Errors
-    /// The first of `bind`; where the server is stopping.
+    /// Returns the first error of `bind`; fails if the server is stopping.
     pub fn prepare(
         &self,
         listens: Vec<Listen>,
@@ -222,8 +223,8 @@ impl Listeners {
         Ok(NewListeners(new))
     }
 
-    /// Replaces the listeners. Those that are not among the new ones accept what the kernel has queued, and are closed;
-    /// connections that were accepted from them stay open. Waits for a moment, until every core has begun.
+    /// Replaces the listeners. Those not among the new ones accept the connections in the kernel's queue and
+    /// are then closed; accepted connections stay open. Waits briefly until every core has begun.
     pub fn replace(&self, new: NewListeners) {
         let mut state = lock(&self.0);
         if state.is_closed {
@@ -256,22 +257,23 @@ impl Listeners {
         }
     }
 
-    /// Whether every core has turned since the last call: none of them is stuck.
+    /// Whether every core has run a turn since the last call, so that none is stuck.
     #[must_use]
     pub fn cores_turn(&self) -> bool {
-        // Every core is asked, also where one of them has not turned.
+        // Every core must be asked, even after one that has not run.
         let turned: Vec<bool> = lock(&self.0).cores.iter().map(|core| core.has_turned()).collect();
         !turned.contains(&false)
     }
 
-    /// Sets the limits and timeouts of connections: of new ones, and of the next requests of those that are open.
+    /// Sets the limits and timeouts of connections: for new ones, and for the next requests of open ones.
     pub fn set_limits(&self, set: ServingLimits) {
         let state = lock(&self.0);
         let cores = state.cores.len();
         state.cores.iter().for_each(|core| core.send(DoorOrder::Limits(Box::new(set), cores)));
     }
 
-    /// The open connections, as each core says at its next turn; one that is busy for long is left out.
+    /// Returns the open connections, reported by each core in its next turn. Cores that do not answer in time
+    /// are only counted.
     #[must_use]
     pub fn connections(&self) -> OpenConnections {
         let (asker, answers) = channel();
@@ -301,7 +303,7 @@ impl Listeners {
         all
     }
 
-    /// Closes all, once the server stops; the files of Unix sockets are removed.
+    /// Closes all listeners when the server stops; the files of Unix sockets are removed.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.0);
         state.is_closed = true;
@@ -310,7 +312,7 @@ impl Listeners {
 }
 
 impl ListenersState {
-    /// Has every core accept from it; its number.
+    /// Makes every core accept from the listener; returns its number.
     fn open(&mut self, listener: &Listener) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -322,7 +324,7 @@ impl ListenersState {
         number
     }
 
-    /// The same, in place of another number for the same sockets.
+    /// Like [`ListenersState::open`], replacing the listener number of the same sockets.
     fn reopen(&mut self, old: u64, listener: &Listener) -> u64 {
         self.close(old, Closing::AtOnce);
         self.open(listener)
@@ -351,7 +353,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
 pub(crate) struct OpenDoors<S: Service> {
     engine: Rc<Engine<S>>,
     open: RefCell<Vec<OpenDoor>>,
-    /// As many clones as there are sockets that are still accepted from, and this one.
+    /// One clone for each socket that is still accepted from, and this one.
     accepting: Rc<()>,
 }
 
@@ -366,7 +368,7 @@ impl<S: Service> OpenDoors<S> {
         OpenDoors { engine: engine.clone(), open: RefCell::default(), accepting: Rc::new(()) }
     }
 
-    /// Accepts from this socket too.
+    /// Starts to accept from a socket.
     pub(crate) fn open(&self, door: Door) {
         let core = &self.engine.context.core;
         let (source, closing) = (core.add_source(), Rc::new(Cell::new(Closing::No)));
@@ -380,7 +382,7 @@ impl<S: Service> OpenDoors<S> {
         });
     }
 
-    /// Makes the changes that arrived since the last call.
+    /// Executes the commands received since the last call.
     pub(crate) fn obey(&self, orders: &DoorOrders) {
         for order in orders.take() {
             match order {
@@ -389,7 +391,7 @@ impl<S: Service> OpenDoors<S> {
                 DoorOrder::Connections(asker) => {
                     let context = &self.engine.context;
                     let (count, listed) = context.connections.read();
-                    // Whoever asked may have left.
+                    // The asking thread may have stopped waiting.
                     let _ = asker.send((count, listed, context.core.now_ms()));
                 }
                 DoorOrder::Close(number, how) => {
@@ -403,18 +405,20 @@ impl<S: Service> OpenDoors<S> {
         }
     }
 
-    /// Has every accepting task look whether the server drains.
+    /// Makes every accepting task check whether the server is draining.
     pub(crate) fn nudge(&self) {
         self.open.borrow().iter().for_each(|door| self.engine.context.core.nudge(&door.source));
     }
 
-    /// Shows whether any socket is still accepted from: then it has more than two owners, this and the caller.
+    /// Returns a counter whose references show whether any socket is still accepted from: then it has more
+    /// owners than `self` and the caller.
     pub(crate) fn accepting(&self) -> Rc<()> {
         self.accepting.clone()
     }
 }
 
-/// Accepts until the server drains or the socket is closed; then takes what the kernel has queued, and releases the socket.
+/// Accepts until the server drains or the socket is closed; then accepts the connections in the kernel's
+/// queue and releases the socket.
 async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
     door: Door,
@@ -431,11 +435,11 @@ async fn accept<S: Service>(
             Pause::Empty => wait(&core, &source, true).await,
             Pause::Batch => core.yield_now().await,
             Pause::Full => {
-                // New connections wait in the kernel's queue; a permit that gets free wakes us.
+                // New connections wait in the kernel's queue; the release of a permit wakes this task.
                 core.unwatch(listening.fd());
                 engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
                 listening.ring_others(&core);
-                // Not only for that: a connection that is silent may be closed a moment later.
+                // A deadline too: a connection may have become idle long enough to be closed.
                 source.set_deadline(core.now_ms() + FULL_MS);
                 wait(&core, &source, false).await;
                 source.set_deadline(u64::MAX);
@@ -459,20 +463,20 @@ async fn accept<S: Service>(
     core.deregister(&source);
 }
 
-/// Registers the listener; tries again where the kernel has no memory for that now.
+/// Registers the listener; retries while the kernel has no memory for that.
 async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     while core.watch_listener(listener, source).is_err() {
         core.sleep(EXHAUSTED_MS).await;
     }
 }
 
-/// Waits for newcomers, or for a permit, until the deadline; also for a word of another core, if `rung`.
+/// Waits for a connection, a permit or the deadline; if `rung`, also for a wake-up by another core.
 async fn wait(core: &Core, source: &Rc<Source>, rung: bool) {
     source.clear(READ);
     source.take_expired();
     let mut waited = false;
     std::future::poll_fn(|_| {
-        // Whoever else runs this task does no harm: nobody is there to be accepted.
+        // A spurious wake-up is harmless: there is nothing to accept.
         if source.ready() & READ != 0
             || source.take_expired()
             || (std::mem::replace(&mut waited, true) && rung)
@@ -497,7 +501,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
     let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
     let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);
     let pressure = context.core.memory().pressure();
-    // Handshakes that do not continue hold nobody up for long.
+    // Under pressure, incomplete handshakes must not keep memory from new connections.
     if pressure >= Pressure::Critical && has_newcomer(listener) {
         context.core.close_idle_with_memory(make_room);
     }
@@ -506,7 +510,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
     }
     for _ in 0..ACCEPT_BATCH {
         if context.connection_limit.taken.get() >= context.connection_limit.max.get() {
-            // Only for somebody who is there.
+            // Close idle connections only if a client is waiting.
             if !has_newcomer(listener) {
                 return Pause::Empty;
             }
@@ -518,7 +522,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
             Ok((socket, peer)) => {
                 context.counters.connections.add(1);
                 let peer = if is_tcp { peer } else { Peer::Unix };
-                // Of a proxy that names its clients, these are counted, once they are known.
+                // If the proxy names its clients, these are counted instead, when their addresses are known.
                 let names_clients = door.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
                 let gate = context.gate.as_ref().filter(|_| !names_clients);
                 let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.enter(peer)) else { continue };
@@ -541,7 +545,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
                     return Pause::Exhausted;
                 }
             }
-            // The newcomer's own fault, or a signal: the next one may be fine.
+            // An error of that connection, or a signal: the next one may succeed.
             Err(_) => {}
         }
     }

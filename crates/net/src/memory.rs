@@ -1,7 +1,7 @@
-//! What the server holds in memory for its peers, and how much that may be.
+//! Accounting of the memory that the server holds for its peers.
 //!
-//! Each core adds up what its connections hold, in a cell of its own; now and then it adds the difference to the total
-//! that all cores share. No request costs an atomic operation for this.
+//! Each core adds up the memory of its connections in a cell of its own, and adds the difference to the total
+//! of all cores from time to time. No request costs an atomic operation for this.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::heavy::HeavyConnections;
 
-/// A core adds a change of this many bytes to the total at once, and a smaller one within a tenth of a second.
+/// Change that a core adds to the total at once; smaller ones are added within a tenth of a second.
 const STEP_BYTES: usize = 256 * 1024;
-/// Memory is returned to the system after the total has fallen by this many bytes.
+/// Decrease of the total after which memory is returned to the system.
 const FALL_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes by which the receive windows of one HTTP/2 connection grow at most: 400 Mbit/s at a round trip of 80 ms.
+/// Maximum growth of the receive windows of one HTTP/2 connection: 400 Mbit/s at a round-trip time of 80 ms.
 const WINDOW_GROWTH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// A pool of unused buffers keeps on one core at most this part of the budget.
+/// Divisor of the budget: the part that a pool of unused buffers may keep on one core.
 const KEPT_SHARE: u64 = 32;
 
-/// The memory that the server may hold for its peers, over all cores. Clones are the same budget.
+/// Memory budget of the server for its peers, over all cores. Clones share the same budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Total>);
 
@@ -30,23 +30,24 @@ struct Total {
     refused: AtomicU64,
 }
 
-/// How much of the budget is used.
+/// Utilization of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// Less than half.
+    /// Less than half of the budget.
     #[default]
     Low,
-    /// Half: buffers stay small, and the server stops reading from a peer that does not read.
+    /// Half of the budget: buffers stay small, and the server stops reading from a peer that does not read.
     High,
-    /// Seven eighths: new requests are refused, and a client that reads nothing of its response for some seconds is
-    /// disconnected. After five seconds the connections that hold the most are closed.
+    /// Seven eighths of the budget: new requests are refused, and a client that reads nothing of its response
+    /// for some seconds is disconnected. After five seconds, the connections that hold the most memory are
+    /// closed.
     Critical,
-    /// All of it: new connections are not accepted for now.
+    /// The whole budget: new connections are not accepted.
     Exhausted,
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget, in bytes.
     #[must_use]
     pub fn new(bytes_max: u64) -> MemoryBudget {
         MemoryBudget(Arc::new(Total {
@@ -56,30 +57,30 @@ impl MemoryBudget {
         }))
     }
 
-    /// Bytes that may be held.
+    /// Returns the size of the budget, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.0.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Sets how many bytes may be held from now on; what is held above that stays until its owners release it.
+    /// Sets the size of the budget. Memory held in excess of it stays until its owners release it.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         self.0.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Bytes held now, give or take what each core has not added yet.
+    /// Returns the bytes held. Changes that cores have not added yet are missing.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         u64::try_from(self.0.held.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Requests refused so far for want of memory.
+    /// Returns the number of requests refused for lack of memory.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts what no core but the process holds: `before` bytes are `after` bytes now.
+    /// Accounts for memory held by the process and not by a core: `before` bytes become `after` bytes.
     pub fn change(&self, before: u64, after: u64) {
         let delta = i64::try_from(after).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(i64::MAX);
         self.0.held.fetch_add(delta, Ordering::Relaxed);
@@ -104,17 +105,17 @@ impl Default for MemoryBudget {
     }
 }
 
-/// One core's part of what is held.
+/// The memory accounting of one core.
 #[derive(Debug, Default)]
 pub struct Memory {
     budget: MemoryBudget,
     held_bytes: Cell<usize>,
-    /// What of it the total knows.
+    /// Bytes that the total already includes.
     added_bytes: Cell<usize>,
     pressure: Cell<Pressure>,
-    /// The most bytes held since memory was last returned to the system.
+    /// Maximum of `held_bytes` since memory was last returned to the system.
     peak_bytes: Cell<usize>,
-    /// What may be closed while memory is critically short.
+    /// Connections to close while memory is critically short.
     pub(crate) heavy: HeavyConnections,
 }
 
@@ -125,41 +126,41 @@ impl Memory {
         memory
     }
 
-    /// How much of the budget is used, as this core knows it.
+    /// Returns the utilization of the budget, as last seen by this core.
     #[must_use]
     pub fn pressure(&self) -> Pressure {
         self.pressure.get()
     }
 
-    /// The budget.
+    /// Returns the budget.
     #[must_use]
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
 
-    /// How many bytes a pool of this core may keep in unused buffers, at most `bytes_max`. The budget does not count them,
-    /// so they are few if the budget is small, and none while memory is short.
+    /// Returns the bytes that a pool of this core may keep in unused buffers, at most `bytes_max`. The budget
+    /// does not include them, so the limit is low if the budget is small, and 0 under memory pressure.
     #[must_use]
     pub fn kept_bytes_max(&self, bytes_max: usize) -> usize {
         let share = usize::try_from(self.budget.bytes_max() / KEPT_SHARE).unwrap_or(usize::MAX);
         if self.pressure() >= Pressure::High { 0 } else { bytes_max.min(share) }
     }
 
-    /// Bytes by which the receive windows of one HTTP/2 connection may grow where its rate wants it: at most 4 MiB and a part of
-    /// the budget, none while memory is short.
+    /// Returns the maximum growth of the receive windows of one HTTP/2 connection, in bytes: at most 4 MiB
+    /// and a part of the budget; 0 under memory pressure.
     #[must_use]
     pub(crate) fn window_growth_max(&self) -> usize {
         self.kept_bytes_max(WINDOW_GROWTH_BYTES_MAX)
     }
 
-    /// Counts bytes that are held on no connection's account, until the result is dropped.
+    /// Accounts for bytes that belong to no connection, until the returned value is dropped.
     #[must_use]
     pub fn hold(self: &Rc<Self>, bytes: usize) -> MemoryHeld {
         self.change(0, bytes);
         MemoryHeld { memory: self.clone(), bytes }
     }
 
-    /// What was `before` is `after`, in bytes.
+    /// Accounts for a change from `before` to `after` bytes.
     pub(crate) fn change(&self, before: usize, after: usize) {
         let held = (self.held_bytes.get() + after).saturating_sub(before);
         self.held_bytes.set(held);
@@ -168,7 +169,7 @@ impl Memory {
         }
     }
 
-    /// Brings the total up to date, and learns what the other cores hold.
+    /// Adds the difference to the total, and updates the pressure.
     pub(crate) fn add_up(&self) {
         let held = self.held_bytes.get();
         let before = self.added_bytes.replace(held);
@@ -179,12 +180,12 @@ impl Memory {
         self.pressure.set(self.budget.pressure());
     }
 
-    /// A request was refused for want of memory.
+    /// Counts a request that was refused for lack of memory.
     pub(crate) fn count_refused(&self) {
         self.budget.0.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether much less is held than before, so that memory should be returned to the system. True once.
+    /// Whether memory has fallen so far that it should be returned to the system. True once.
     pub(crate) fn take_fall(&self) -> bool {
         let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
         let has_fallen = peak - held.min(peak) >= FALL_BYTES && held < peak / 2;
@@ -202,7 +203,7 @@ impl Drop for Memory {
     }
 }
 
-/// Bytes counted as held as long as this lives.
+/// Bytes accounted for until this is dropped.
 #[derive(Debug)]
 pub struct MemoryHeld {
     memory: Rc<Memory>,
@@ -210,7 +211,7 @@ pub struct MemoryHeld {
 }
 
 impl MemoryHeld {
-    /// Sets how many bytes are held.
+    /// Sets the number of bytes held.
     pub fn set(&mut self, bytes: usize) {
         self.memory.change(std::mem::replace(&mut self.bytes, bytes), bytes);
     }

@@ -1,9 +1,9 @@
-//! The life of a multiplexed connection: its task moves bytes between the link and the machine, and each stream is a task of
-//! its own.
+//! Multiplexed connections. A connection's task moves bytes between the link and the state machine; each
+//! stream has a task of its own.
 //!
 //! ```text
-//! link ──▶ machine ──events──▶ streams (a task each, woken through their sources)
-//!   ◀── machine.out ◀──turns── what they have written
+//! link ──▶ machine ──events──▶ streams (one task each, woken through their sources)
+//!   ◀── machine.out ◀──turns── output of the streams
 //! ```
 
 use std::any::Any;
@@ -34,30 +34,31 @@ use crate::toy;
 use crate::wait;
 use crate::work::HeldBuffers;
 
-/// Room to read into.
+/// Size of the input buffer.
 const INPUT_BYTES: usize = 32 * 1024;
-/// Bytes moved before other connections get their turn.
+/// Bytes moved before the task yields to other connections.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What a refused stream or a frame without data weighs against that.
+/// Cost of a refused stream or a frame without data against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
-/// Tasks of streams that were reset which may still run beside as many as the limit allows, as a part of that and in number. Such a
-/// stream counts no more for its client; a client that resets one after the other gets no further than this.
+/// Limit of tasks of reset streams that still run, in addition to the limit of streams: a fraction of that
+/// limit, plus a constant. Reset streams no longer count against the client's limit, so this bounds a client
+/// that opens and resets streams rapidly.
 const RESET_SHARE: usize = 4;
 const RESET_MORE: usize = 8;
-/// How long requests are still taken after a client was informed that the server stops: those that are on their way.
+/// Time for which requests are still accepted after GOAWAY was sent, for those already on their way.
 const LEAVE_MS: u64 = 500;
-/// How often a connection looks whether the server is stopping, or its client is too slow.
+/// Interval of checks whether the server is stopping or the client is too slow.
 const LOOK_MS: u64 = 1_000;
 
-/// What the first bytes of a connection show of its protocol.
+/// Protocol of a connection according to its first bytes.
 pub(crate) enum Opening {
     Http1,
-    /// More bytes must come.
+    /// More bytes are needed.
     Undecided,
     Multiplexed(Box<dyn MuxProtocol>),
 }
 
-/// What protocol a connection speaks that has sent something.
+/// Determines the protocol of a connection that has sent bytes.
 pub(crate) fn opening(conn: &Conn) -> Opening {
     #[cfg(any(test, feature = "sim"))]
     if conn.served == 0 && toy::is_spoken() {
@@ -76,34 +77,34 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
     match h2::preface(conn.work.input.head()) {
         PrefaceMatch::Whole => begin_h2(),
         PrefaceMatch::Partial => Opening::Undecided,
-        // Through TLS the client has chosen HTTP/2: the machine says what is wrong.
+        // The client has negotiated HTTP/2 by ALPN: the state machine reports the error.
         PrefaceMatch::Other if conn.link.session().is_some() => begin_h2(),
         PrefaceMatch::Other => Opening::Http1,
     }
 }
 
-/// Bytes between the link and the machine.
+/// The transport of a connection and its buffers.
 struct Wire {
     link: Link,
-    /// Buffers of the core's pool, while bytes are received: what the machine has not taken.
+    /// Pooled buffers, held while bytes are received; contain input that the machine has not consumed.
     work: HeldBuffers<ServerMachine>,
-    /// The same while nothing is received: mostly the beginning of a frame.
+    /// Unconsumed input between reads, usually the beginning of a frame.
     rest: Vec<u8>,
-    /// The peer has closed its sending side.
+    /// Whether the peer has closed its sending side.
     ended: bool,
     /// Bytes of the machine's output that were sent.
     sent: usize,
-    /// The link took less than there was.
+    /// Whether the link accepted less than there was.
     is_blocked: bool,
-    /// A request that begins when a task of another one has ended; until then nothing more is read.
+    /// A request that must wait for another task to end; nothing is read until then.
     held: Option<(u32, Box<StreamRequest>)>,
-    /// What the client was seen to take, and when it was last asked for.
+    /// Progress of the client's reading, and the time of the last check.
     progress: SendProgress,
     looked_ms: u64,
     moved_bytes: usize,
 }
 
-/// Serves a connection whose client has begun to speak the machine's protocol, to its end.
+/// Serves a connection of the machine's protocol until its end.
 pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
     let ends = MuxEnds {
         peer: conn.peer,
@@ -126,10 +127,10 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         looked_ms: conn.core.now_ms(),
         moved_bytes: 0,
     };
-    // A client that closes or breaks the connection needs no answer, and one that is too slow gets none.
+    // No response is sent to a client that closes or breaks the connection, or is too slow.
     let ended = run(&engine, &conn, &mut wire).await;
     conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
-    // A client that is gone, or takes nothing, gets no announcement.
+    // Only a client that is still reading gets the machine's last frames.
     if matches!(ended, Ok(_) | Err(Fault::Ended { .. })) {
         let _ = write(&conn, &mut wire);
         wire.work.release();
@@ -143,11 +144,12 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     }
 }
 
-/// How a connection stands that has ended without a fault.
+/// State of a connection that has ended without a fault.
 enum EndedState {
-    /// The client may still read the last response.
+    /// The client may still be reading the last response.
     Used,
-    /// The server stops, little was sent, and there was no stream for [`LEAVE_MS`]: the client has nothing to read but that.
+    /// The server stops, little was sent, and there was no stream for [`LEAVE_MS`], so the client has nothing
+    /// left to read.
     Unused,
 }
 
@@ -156,14 +158,14 @@ async fn run<S: Service>(
     conn: &Rc<MuxConn>,
     wire: &mut Wire,
 ) -> Result<EndedState, Fault> {
-    // When the peer was informed that no further stream will be taken, and whether that holds by now.
+    // Time at which GOAWAY announced the end, and whether new streams are now refused.
     let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
     let (mut idle_since_ms, mut owes_since_ms) = (conn.core.now_ms(), None);
     loop {
-        // A reload may have changed them.
+        // A configuration reload may have changed them.
         let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
         conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
-        // Read first, in case bytes were received with those that showed the protocol.
+        // Feed first: bytes may have been received together with the preface.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
         let written = write(conn, wire);
         fed?;
@@ -217,7 +219,7 @@ async fn run<S: Service>(
     }
 }
 
-/// Waits for the client, for a stream that has something to send or has ended, or for a moment.
+/// Waits for the client, for a stream that has output or has ended, or for a short time.
 async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Result<(), Fault> {
     let reads = wire.reads(conn);
     wire.rest_from_input();
@@ -239,7 +241,7 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Res
 }
 
 impl Wire {
-    /// Whether more is read from this client now: not while it takes nothing of what is sent to it.
+    /// Whether to read from the client: not while it does not read what is sent to it.
     fn reads(&self, conn: &MuxConn) -> bool {
         if self.ended || self.held.is_some() {
             return false;
@@ -250,7 +252,7 @@ impl Wire {
         !(is_full || is_stuck) || machine.is_measuring()
     }
 
-    /// Whether the client has taken nothing for too long of what it was sent, or is to be sent.
+    /// Whether the client has read nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
         let now_ms = conn.core.now_ms();
         let handed_bytes = conn.drained_bytes.get() + self.sent as u64;
@@ -261,7 +263,7 @@ impl Wire {
         if now_ms >= self.looked_ms + LOOK_MS {
             self.looked_ms = now_ms;
             self.progress.look(self.link.stream());
-            // The queue counts what TLS adds, too: a little less is known to be taken than was.
+            // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = handed_bytes.saturating_sub(u64::from(self.progress.queued()));
             conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
         }
@@ -269,7 +271,7 @@ impl Wire {
         now_ms >= since_ms + LOOK_MS && now_ms >= since_ms.saturating_add(conn.patience_ms())
     }
 
-    /// Takes buffers from the pool, if there are none.
+    /// Takes buffers from the pool if none are held.
     fn input_from_rest(&mut self) {
         self.work.hold();
         if !self.rest.is_empty() {
@@ -280,7 +282,7 @@ impl Wire {
         }
     }
 
-    /// Gives the buffers back to the pool, for a wait.
+    /// Returns the buffers to the pool before a wait.
     fn rest_from_input(&mut self) {
         if let Some(work) = self.work.held() {
             self.rest.extend_from_slice(work.input.rest());
@@ -289,7 +291,7 @@ impl Wire {
     }
 }
 
-/// Reads what is there and hands it to the streams.
+/// Reads available bytes and distributes them to the streams.
 fn feed<S: Service>(
     engine: &Rc<Engine<S>>,
     conn: &Rc<MuxConn>,
@@ -319,7 +321,7 @@ fn feed<S: Service>(
                 Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == RequestAdmission::Refuse => {
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
-                // A page that says so would be held as well. The first stream of a connection gets it: see `answer`.
+                // An error page would need memory. The first stream of a connection gets one: see `answer`.
                 Some(MuxEvent::Request(id, _))
                     if conn.live() > 0 && conn.core.memory().pressure() >= Pressure::Critical =>
                 {
@@ -355,18 +357,18 @@ fn feed<S: Service>(
     Ok(())
 }
 
-/// Whether a request may begin.
+/// Result of the admission check of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestAdmission {
     Begin,
-    /// Once a task has ended whose stream counts no more for the client.
+    /// Begins when the task of a closed stream has ended.
     Hold,
-    /// The client has as many streams open as it may, or has reset too many.
+    /// The client has too many open streams, or has reset too many.
     Refuse,
 }
 
-/// Counts as the client does (RFC 9113 section 5.1.2): a stream is closed once both have sent its end, or one has reset it. Its task
-/// may still run then.
+/// Counts streams as the client does (RFC 9113 section 5.1.2): a stream is closed once both sides have ended
+/// it, or one has reset it, although its task may still run.
 fn admit(conn: &MuxConn) -> RequestAdmission {
     let (live, max) = (conn.live(), conn.context().limits.get().streams_max);
     if live < max {
@@ -380,7 +382,7 @@ fn admit(conn: &MuxConn) -> RequestAdmission {
     }
 }
 
-/// Begins the task of a stream.
+/// Starts the task of a stream.
 fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
     let refused = request.refused;
     let lane = StreamLane::open(conn, id, request);
@@ -389,9 +391,9 @@ fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, reques
 }
 
 impl Wire {
-    /// Reads more; false where nothing is there now, or nothing will come.
+    /// Reads more bytes; returns false if none are available or the peer has ended.
     fn read(&mut self, conn: &MuxConn) -> Result<bool, Fault> {
-        // A machine may need a whole frame, which is no longer than this, or a part of it at the end of the buffer.
+        // Leaves room for a frame or the rest of one, which the machine may need as a whole.
         let room = self.work.input.room(0, INPUT_BYTES, INPUT_BYTES / 2);
         match self.link.try_read(room)? {
             Some(0) => {
@@ -409,8 +411,8 @@ impl Wire {
     }
 }
 
-/// Frames what streams have to send and writes it, as far as the client takes it now. Nothing is framed before what was framed earlier
-/// has been taken: so no file is read early, and what is urgent overtakes the rest.
+/// Frames the output of streams and writes as much as the client accepts. New frames are made only after all
+/// earlier ones were sent, so that files are not read early and urgent streams overtake others.
 fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     loop {
         if wire.link.is_behind() && !wire.link.try_flush()? {
@@ -439,7 +441,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         if sent == 0 {
             return Ok(());
         }
-        // What was sent makes room, once it is much.
+        // Sent bytes are removed when there are many.
         if wire.sent >= OUT_BYTES_MAX {
             out.drain(..wire.sent);
             conn.count_drained(std::mem::take(&mut wire.sent));
@@ -450,7 +452,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     }
 }
 
-/// One request: the task of a stream. It is no `async fn`, whose future would hold the lane twice.
+/// Serves one request in the task of its stream. Not an `async fn`, whose future would hold the lane twice.
 #[allow(clippy::manual_async_fn)]
 fn answer<S: Service>(
     engine: Rc<Engine<S>>,
@@ -460,7 +462,7 @@ fn answer<S: Service>(
     async move {
         let (kept, is_whole) = serve_stream(&engine, &mut lane, refused).await;
         lane.hold(0);
-        // The rest is the connection's; a client that does not take it loses the stream. What is cut is not whole.
+        // The connection's task sends the rest; a client that does not read it loses the stream.
         let is_sent = is_whole && lane.flush().await.is_ok();
         drop(kept);
         if is_sent {
@@ -469,7 +471,7 @@ fn answer<S: Service>(
     }
 }
 
-/// Serves it: what is kept until the client has the response, and whether that is whole.
+/// Serves the request; returns the value to keep until the client has the response, and if that is whole.
 async fn serve_stream<S: Service>(
     engine: &Rc<Engine<S>>,
     lane: &mut StreamLane,
@@ -499,7 +501,7 @@ async fn serve_stream<S: Service>(
         Some(_) => matches!(exchange.state.reply, ReplyState::Done | ReplyState::Body(BodySize::None)),
     };
     if is_whole && fault.is_some() {
-        // It was whole before its handler failed, or is the page that says so.
+        // The response was complete before its handler failed, or is the error page.
         let _ = exchange.end(&Fields::new());
     }
     conn.context().counters.requests.add(1);

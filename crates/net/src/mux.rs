@@ -1,8 +1,8 @@
-//! Multiplexed connections: many requests at once over one link, whatever protocol frames them.
+//! Multiplexed connections: many concurrent requests over one link, independent of the framing protocol.
 //!
-//! A [`MuxProtocol`] is the protocol: bytes in, events out, windows and frames. What is here is the same for all of them: the table
-//! of streams, each with what was received and not read, and what was written and not sent; the readiness of each stream,
-//! which the connection's task sets; turns between streams; and what all of it weighs, charged to the connection's permit.
+//! A [`MuxProtocol`] implements the protocol: it consumes bytes, produces events, and handles flow control
+//! and framing. This module implements the common part: the table of streams with their unread input and
+//! unsent output, the readiness of each stream, scheduling between streams, and memory accounting.
 
 pub(crate) mod protocol;
 pub(crate) mod shared;

@@ -1,27 +1,28 @@
-//! A file that a handler names in place of a response: `X-Accel-Redirect` and `X-Sendfile` of applications and upstream servers.
+//! Files that handlers name instead of sending a response: `X-Accel-Redirect` and `X-Sendfile` of
+//! applications and upstream servers.
 
 use http::{Fields, Name, NameSet};
 
 /// A file of this server that a handler has named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// How it is named.
+    /// Reference to the file.
     pub name: FileReference,
-    /// The fields of the handler's response, without those that are the file's own.
+    /// Fields of the handler's response, without those that describe the file.
     pub fields: Fields,
 }
 
-/// How a file is named.
+/// Reference to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileReference {
-    /// `X-Accel-Redirect`: a path of an internal route, percent-encoded, with or without a query.
+    /// `X-Accel-Redirect`: the path of an internal route, percent-encoded, with an optional query.
     Path(Vec<u8>),
-    /// `X-Sendfile`: its path on the disk.
+    /// `X-Sendfile`: a path in the file system.
     OnDisk(Vec<u8>),
 }
 
 impl FileReference {
-    /// What a field of a response names.
+    /// Returns the reference in a response field; `None` for other fields.
     #[must_use]
     pub fn of(name: &[u8], value: &[u8]) -> Option<FileReference> {
         let value = || http::scan::trim(value).to_vec();
@@ -38,19 +39,19 @@ impl FileReference {
 }
 
 impl NamedFile {
-    /// What the fields of a response name, if they do: the first such field counts.
+    /// Returns the file that the response names in its first such field.
     pub fn find<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone) -> Option<NamedFile> {
         let name = fields.clone().find_map(|(name, value)| FileReference::of(name, value))?;
         let mut kept = Fields::new();
         for (name, value) in fields.filter(|(name, _)| !is_of_content(name)) {
-            // What is not valid is as if it were not there.
+            // Invalid fields are ignored.
             let _ = kept.try_push(name, value);
         }
         Some(NamedFile { name, fields: kept })
     }
 }
 
-/// Fields that describe the content, or frame it: then the file's own count.
+/// Fields that describe or frame the content, which the file replaces.
 const OF_CONTENT: NameSet = NameSet::FRAMING
     .with(Name::ContentEncoding)
     .with(Name::ContentRange)
@@ -60,7 +61,7 @@ const OF_CONTENT: NameSet = NameSet::FRAMING
     .with(Name::Server)
     .with(Name::Date);
 
-/// Whether a field is the file's, or for this server alone.
+/// Whether a field is replaced by the file's, or is meant only for this server.
 fn is_of_content(name: &[u8]) -> bool {
     http::is_internal(name) || OF_CONTENT.has(Name::of(name))
 }

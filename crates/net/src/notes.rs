@@ -1,30 +1,30 @@
-//! What handlers report of a request, for logs and metrics.
+//! Per-request information from handlers, for logs and metrics.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
 
 use crate::cost::CpuMeter;
 
-/// What a cache has done for a request.
+/// Result of the cache for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CacheOutcome {
-    /// Answered with a fresh stored response.
+    /// Served from a fresh stored response.
     Hit,
-    /// Answered with a stale one, while it is validated.
+    /// Served from a stale stored response, while it is revalidated.
     Stale,
-    /// Answered with one that the origin has just found valid, or that is used because the origin failed.
+    /// Served from a stored response that the origin has just validated, or because the origin failed.
     Validated,
-    /// Answered with the response that another request has asked for.
+    /// Served with the response to another, concurrent request.
     Collapsed,
-    /// The origin was asked.
+    /// Fetched from the origin.
     Miss,
-    /// The cache had no part in it.
+    /// Not handled by the cache.
     Bypass,
 }
 
 impl CacheOutcome {
-    /// All of them, in the order of their numbers.
+    /// All outcomes, in order of their discriminants.
     pub const ALL: [CacheOutcome; 6] = [
         CacheOutcome::Hit,
         CacheOutcome::Stale,
@@ -34,7 +34,7 @@ impl CacheOutcome {
         CacheOutcome::Bypass,
     ];
 
-    /// Its name in logs and metrics.
+    /// Returns the name used in logs and metrics.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -48,78 +48,83 @@ impl CacheOutcome {
     }
 }
 
-/// Which costs of a request are measured.
+/// Costs of a request that are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MeasuredCosts {
-    /// None.
+    /// No costs.
     #[default]
     None,
-    /// CPU time, of the server and of the worker.
+    /// CPU time of the server and of the worker.
     Cpu,
-    /// And by how much the memory of the worker grows.
+    /// CPU time, and the memory growth of the worker.
     All,
 }
 
-/// An attempt at an upstream server that failed.
+/// A failed attempt to use an upstream server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedAttempt {
-    /// The URL of the server.
+    /// The URL of the upstream server.
     pub upstream: Rc<str>,
-    /// How long it took, in microseconds.
+    /// Duration of the attempt, in microseconds.
     pub us: u64,
-    /// Why it failed: one of a fixed list of texts.
+    /// Reason of the failure: one of a fixed list of texts.
     pub reason: &'static str,
 }
 
-/// The attempts of a request that failed, in their order: few requests have any.
+/// The failed attempts of a request, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailedAttempts(pub Vec<FailedAttempt>);
 
-/// What handlers report of a request. Durations are in microseconds of the core's clock; `None` where there was nothing of it.
+/// Information about a request from its handlers. Durations are in microseconds of the core's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestNotes {
-    /// In queues: for an upstream server at its limit, for a worker of an application.
+    /// Time in queues: for an upstream server at its limit, or for a worker of an application.
     pub queue_us: Option<u64>,
-    /// To make connections to upstream servers. None was made where one was kept.
+    /// Time to connect to upstream servers; `None` if a kept connection was used.
     pub connect_us: Option<u64>,
-    /// From the request to the head of the response of the last upstream server that was asked.
+    /// Time from the request to the response head of the last upstream server used.
     pub upstream_us: Option<u64>,
-    /// The URL of that server.
+    /// The URL of the last upstream server used.
     pub upstream: Option<Rc<str>>,
-    /// How often upstream servers were asked.
+    /// Number of attempts to use an upstream server.
     pub attempts: u32,
-    /// Those that failed.
+    /// The failed attempts.
     pub failed_attempts: Option<Box<FailedAttempts>>,
-    /// What is to be measured of it.
+    /// Costs to measure for the request.
     pub measured: MeasuredCosts,
-    /// Counts the CPU time of the serving thread, if that is measured.
+    /// Measures the CPU time of the serving thread, if enabled.
     pub cpu_meter: Option<Rc<CpuMeter>>,
-    /// How many requests like it this one stands for among those whose CPU time is counted; 0 for none.
+    /// Sampling weight of the CPU measurement: number of similar requests that this one represents; 0 if not
+    /// sampled.
     pub cpu_weight: u32,
-    /// The number of the worker that has answered.
+    /// Number of the worker that produced the response.
     pub worker: Option<u32>,
-    /// CPU time of that worker's thread, in microseconds, if measured and if it had no other request meanwhile.
+    /// CPU time of the worker's thread, in microseconds, if it was measured and the worker had no other
+    /// request meanwhile.
     pub worker_cpu_us: Option<u32>,
-    /// By how much the resident memory of the worker's process has grown (or shrunk), in KiB; under the same conditions.
+    /// Growth of the resident memory of the worker's process, in KiB (may be negative), under the same
+    /// conditions.
     pub worker_memory_kib: Option<i32>,
-    /// The branch of a split that has served it.
+    /// The branch of a split that served the request.
     pub branch: Option<Rc<str>>,
-    /// What the cache has done.
+    /// Result of the cache.
     pub cache: Option<CacheOutcome>,
-    /// Why this server has answered by itself with an error: one of a fixed list of texts.
+    /// Reason of an error response by this server: one of a fixed list of texts.
     pub refusal: Option<&'static str>,
-    /// The response names a file of this server (`X-Accel-Redirect`, `X-Sendfile`), which no internal route serves: it went out without.
+    /// Whether the response named a file (`X-Accel-Redirect`, `X-Sendfile`) that no internal route serves, so
+    /// that it was sent without it.
     pub ignores_file: bool,
 }
 
 impl RequestNotes {
-    /// CPU time of the serving thread in its handler so far, in microseconds, if measured.
+    /// Returns the CPU time of the serving thread in the handler so far, in microseconds, if measured.
     #[must_use]
     pub fn server_cpu_us(&self) -> Option<u64> {
         self.cpu_meter.as_ref().map(|meter| meter.spent_us())
     }
 
-    /// The value of `Server-Timing` (W3C Server Timing): what is known when the head of the response is sent, in milliseconds.
+    /// Returns the value of `Server-Timing` (W3C Server Timing) with the durations known when the response
+    /// head is sent, in milliseconds.
     pub(crate) fn server_timing(&self, total_us: u64) -> String {
         let mut value = String::new();
         let mut metric = |name: &str, us: Option<u64>| {

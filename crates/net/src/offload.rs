@@ -1,4 +1,4 @@
-//! A few threads for calls that may block: file systems, compression, name resolution.
+//! A thread pool for blocking calls: file systems, compression, name resolution.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +26,7 @@ struct PoolQueue {
 }
 
 impl OffloadPool {
-    /// A pool of at most `threads_max` threads (at least one).
+    /// Creates a pool of at most `threads_max` threads (at least one).
     #[must_use]
     pub fn new(threads_max: usize) -> OffloadPool {
         let shared =
@@ -34,11 +34,11 @@ impl OffloadPool {
         OffloadPool { shared: Arc::new(shared) }
     }
 
-    /// Runs `job` on a thread of the pool, as soon as one is free. A job that panics is dropped; the thread lives.
+    /// Runs `job` on a thread of the pool as soon as one is free. A panic drops the job; the thread survives.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         state.jobs.push_back(Box::new(job));
-        // An idle thread that was notified counts as idle until it has woken: it takes one job, not all of them.
+        // A notified thread counts as idle until it wakes, and takes only one job.
         if state.jobs.len() <= state.idle {
             self.shared.work.notify_one();
         } else if state.threads < self.shared.threads_max {
@@ -53,8 +53,8 @@ impl OffloadPool {
         }
     }
 
-    /// The system refused a new thread: the running ones take the job. If none runs, the job runs on the caller's core and
-    /// blocks it, so that it is done at all.
+    /// Handles the failure to start a thread: running threads take the job later. If there are none, the job
+    /// runs on the caller's core and blocks it, rather than never.
     fn without_thread(&self, mut state: MutexGuard<'_, PoolQueue>) {
         if state.threads == 0
             && let Some(job) = state.jobs.pop_front()
@@ -87,7 +87,7 @@ impl PoolState {
 }
 
 fn perform(job: Job) {
-    // The task that waits for the result learns of the panic because no result arrives.
+    // The waiting task notices the panic because no result arrives.
     let _ = catch_unwind(AssertUnwindSafe(job));
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let first = done.clone();
         pool.run(move || first.send(0).expect("the test waits"));
         wait_done.recv().expect("the pool works");
-        // Whether its one thread is idle by now or not: these two can only end together.
+        // Whether or not the first thread is idle yet: these two jobs can only end together.
         let meet = Arc::new(std::sync::Barrier::new(2));
         for number in [1, 2] {
             let (done, meet) = (done.clone(), meet.clone());

@@ -1,73 +1,74 @@
-//! What the engine may cost, and for how long.
+//! Limits, timeouts and other options of the server.
 
 use crate::gate::SharedGate;
 use crate::memory::MemoryBudget;
 use crate::tls::TlsAcceptor;
 
-/// Bounds on connections and requests.
+/// Limits of connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once, over all cores; at the limit idle ones are closed, then accepting pauses. At least 1.
+    /// Maximum number of open connections, over all cores. At the limit, idle ones are closed, then accepting
+    /// pauses. At least 1.
     pub connections_max: usize,
-    /// Requests served on one connection before it is closed; 0 for no limit.
+    /// Maximum number of requests served on one connection before it is closed; 0 for no limit.
     pub requests_per_connection_max: u32,
-    /// Requests that one multiplexed connection may have under way at once; further ones are refused. At least 1.
+    /// Maximum number of concurrent requests of a connection; further ones are refused. At least 1.
     pub streams_max: usize,
-    /// Head sizes.
+    /// Limits of request heads.
     pub head: http::Limits,
-    /// Content bytes of a request body, unless the route says otherwise.
+    /// Maximum size of a request body, unless the route has its own limit.
     pub body_bytes_max: u64,
 }
 
-/// Timeouts in milliseconds; they are kept to within a tenth of a second.
+/// Timeouts in milliseconds, with a precision of a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From a head's first byte (on a new connection: from the accept) to its last.
+    /// From the first byte of a request head (of a new connection: from the accept) to the last.
     pub head_ms: u64,
     /// Between two pieces of a request body.
     pub body_ms: u64,
-    /// Without the client taking any byte of a response.
+    /// While the client accepts no bytes of a response.
     pub write_ms: u64,
     /// Between two requests.
     pub idle_ms: u64,
-    /// For requests that are still running when the server begins to stop.
+    /// For requests in progress when the server begins to stop.
     pub drain_ms: u64,
 }
 
-/// What may change while a server runs.
+/// Settings that may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServingLimits {
-    /// Bounds.
+    /// Limits of connections and requests.
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// As [`Options::hints_over_http1`].
+    /// See [`Options::hints_over_http1`].
     pub hints_over_http1: bool,
 }
 
-/// How a server runs.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Engine threads, each with its own listeners. At least 1.
+    /// Number of engine threads, each with its own listening sockets. At least 1.
     pub threads: usize,
-    /// Threads for blocking calls, shared by all engines.
+    /// Maximum number of threads for blocking calls, shared by all engines.
     pub blocking_threads_max: usize,
-    /// Bounds.
+    /// Limits of connections and requests.
     pub limits: Limits,
     /// Timeouts.
     pub timeouts: Timeouts,
-    /// Whether clients of HTTP/1.1 get 103 (Early Hints): some take it for the response (RFC 8297 section 3). Those of
-    /// HTTP/1.0 get no interim response at all. Default true.
+    /// Whether HTTP/1.1 clients get 103 (Early Hints); some mistake it for the final response (RFC 8297
+    /// section 3). HTTP/1.0 clients never get interim responses. Default true.
     pub hints_over_http1: bool,
-    /// Value of the `Server` field; empty for none.
+    /// Value of the `Server` field; empty for no field.
     pub server: &'static str,
-    /// What may be held in memory for peers. Default no limit.
+    /// Budget of memory held for peers. Default no limit.
     pub memory: MemoryBudget,
-    /// How connections speak TLS to listeners that are set to it. Default not at all: such connections are closed.
+    /// TLS settings for [`crate::Listen::tls`]. Without them, connections to these listeners are closed.
     pub tls: Option<TlsAcceptor>,
-    /// Asked for each connection of a client. Default none: all may come.
+    /// Consulted for each client connection. By default, all connections are accepted.
     pub gate: Option<SharedGate>,
-    /// Called on each core's thread after much memory has become free there, to give it back to the system.
+    /// Called on a core's thread after much memory was freed there, to return it to the system.
     pub release_memory: Option<fn()>,
 }
 

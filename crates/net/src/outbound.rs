@@ -1,4 +1,4 @@
-//! A connection's bytes out: collected, written as far as the client takes them, and sent from files.
+//! Output of an HTTP/1 connection: buffered data and files.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,11 +6,11 @@ use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::pump::COPIED_BYTES_MAX;
 
-/// One sendfile call.
+/// Maximum length of one sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 
 impl Conn {
-    /// Adds to what will be written; writes when that has grown large.
+    /// Appends to the output buffer; writes when it is full.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.work.out.backlog() + bytes.len() <= self.out_bytes_max() {
             self.work.out.extend_from_slice(bytes);
@@ -20,7 +20,7 @@ impl Conn {
         self.write_out(bytes, false).await
     }
 
-    /// The same for bytes that stay where they are: a large piece is written from there, without being copied first.
+    /// Like [`Conn::push`], for bytes that can be written in place: large pieces are not copied.
     pub(crate) async fn push_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match bytes.len() >= COPIED_BYTES_MAX {
             true => self.write_out(bytes, false).await,
@@ -28,7 +28,7 @@ impl Conn {
         }
     }
 
-    /// Writes everything collected so far.
+    /// Writes all buffered output.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
         if !self.work.out.is_empty() || self.overflow.is_some() {
             self.write_out(b"", false).await?;
@@ -39,8 +39,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Writes what the client takes now; true where nothing is left. What is sent counts as moved by the next
-    /// [`Conn::moved`].
+    /// Writes as much as the client accepts; returns true if nothing is left. Sent bytes are charged to the
+    /// turn by the next [`Conn::moved`].
     pub(crate) fn flush_now(&mut self) -> Result<bool, Fault> {
         let backlog = self.backlog();
         let flushed = self.try_flush()?;
@@ -48,11 +48,12 @@ impl Conn {
         Ok(flushed)
     }
 
-    /// Writes what was collected, then `bytes`. With `more`, the kernel holds a last partial packet back.
-    /// Dropped half-way, it has forgotten how much of `bytes` went out, but not of what was collected.
+    /// Writes the buffered output, then `bytes`. With `more`, the kernel holds back an incomplete last
+    /// packet. Not cancel-safe for `bytes`: how much of these was sent is lost, but not how much of the
+    /// buffer.
     async fn write_out(&mut self, bytes: &[u8], more: bool) -> Result<(), Fault> {
         if self.overflow.is_some() {
-            // Boxed, as it is seldom.
+            // Boxed, because it is rare.
             Box::pin(self.drain()).await?;
         }
         let mut bytes_at = 0;
@@ -70,7 +71,7 @@ impl Conn {
         }
     }
 
-    /// Writes what the client takes now; true where nothing is left.
+    /// Writes as much as the client accepts; returns true if nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         if self.overflow.is_some() && !self.try_drain()? {
             return Ok(false);
@@ -78,16 +79,16 @@ impl Conn {
         self.work.out.try_flush(&mut self.link)
     }
 
-    /// Bytes collected and not written yet.
+    /// Returns the number of buffered bytes.
     pub(crate) fn backlog(&self) -> usize {
         self.work.out.backlog()
     }
 
-    /// Adds to what will be written, without waiting: a large piece goes out from where it stands, as far as the
-    /// client takes it now; the rest is kept, however much that is.
+    /// Appends to the output without waiting: as much as possible of a large piece is sent in place, and the
+    /// rest is buffered without limit.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self.overflow.is_some() {
-            // The file is sent first.
+            // The temporary file is sent first.
             true => self.work.out.keep(bytes),
             false => self.work.out.offer(&mut self.link, bytes)?,
         }
@@ -95,7 +96,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Waits after a write for which there was no room, until it is worth trying again. Fails where the client has taken
+    /// Waits after a write that found no room until a retry is worthwhile. Fails if the client has accepted
     /// nothing for too long.
     pub(crate) async fn wait_writable(&mut self) -> Result<(), Fault> {
         self.settle();
@@ -103,7 +104,7 @@ impl Conn {
         self.progress.room(self.link.stream(), patience_ms).await
     }
 
-    /// Sends `len` bytes of a file, after what was collected, and adds those sent to `total`.
+    /// Sends `len` bytes of a file after the buffered output, and adds the bytes sent to `total`.
     pub(crate) async fn send_file(
         &mut self,
         file: BorrowedFd<'_>,
@@ -118,7 +119,7 @@ impl Conn {
             match self.link.try_sendfile(file, &mut at, part)? {
                 Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
                 Some(sent) => {
-                    // Not all of it at once: the client may go away in the middle.
+                    // Counted in steps, because the client may disconnect in the middle.
                     *total += sent as u64;
                     self.moved(sent).await;
                 }

@@ -1,7 +1,7 @@
-//! Output that a slow client has not taken, moved from memory to a temporary file.
+//! Output spilled from memory to a temporary file, because the client reads slowly.
 //!
-//! Bytes of the file come before those in [`crate::work::ConnectionBuffers::out`]: what is collected there goes to the file as a whole,
-//! and as long as the file holds anything, nothing passes it.
+//! The file's content precedes [`crate::work::ConnectionBuffers::out`]: buffered output is moved to the file
+//! as a whole, and is not sent while the file contains unsent data.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
 
-/// Once a file is in use, bytes are collected up to here before they are written to it.
+/// Size of the output buffer at which it is written to a file in use.
 pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
-/// At the end of a response, less than this stays in memory.
+/// Less than this stays in memory at the end of a response.
 const REST_BYTES: usize = 16 * 1024;
-/// Bytes sent from a file before others on the core have their turn.
+/// Bytes sent from a file before the task yields to others of the core.
 const TURN_BYTES: u64 = 1024 * 1024;
 
 impl Conn {
-    /// Moves what was collected to the connection's file; `announced` bytes are still to come. What could not be moved stays where it is.
+    /// Moves the buffered output to the connection's file; `announced` bytes are still to be written. On
+    /// failure, the remaining data stays in memory.
     pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         if self.backlog() == 0 {
             return Ok(());
@@ -47,20 +48,20 @@ impl Conn {
         result
     }
 
-    /// The response is complete: what is left of it in memory goes to the file, too.
+    /// Moves the rest of a complete response from memory to the file.
     pub(crate) async fn spill_rest(&mut self) {
         let Some(overflow) = &*self.overflow else { return };
         let quota = overflow.file.quota().clone();
         if self.backlog() > REST_BYTES {
-            // What it does not take stays in memory.
+            // On failure, data stays in memory.
             let _ = self.spill(&quota, 0).await;
         }
-        // The client may take hours: no memory stays behind but what is in use.
+        // The client may take hours, so release unused memory.
         self.work.out.trim();
         self.weigh();
     }
 
-    /// Sends what the client takes now of the file; true where nothing is left of it.
+    /// Sends as much of the file as the client accepts; returns true if nothing is left.
     pub(crate) fn try_drain(&mut self) -> Result<bool, Fault> {
         let mut turn_bytes = 0;
         loop {
@@ -89,7 +90,7 @@ impl Conn {
         }
     }
 
-    /// Sends all of the file.
+    /// Sends the whole file.
     pub(crate) async fn drain(&mut self) -> Result<(), Fault> {
         loop {
             let before = self.overflow.unread_bytes();

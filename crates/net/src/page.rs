@@ -1,16 +1,17 @@
-//! The pages of errors: what a site shows is its own affair, so this is only the way to ask for one.
+//! Interface to the error pages, which sites define.
 
 use std::borrow::Cow;
 
 use http::Status;
 
-/// What makes the page of a response that the server itself sends: an error, or a redirection to https.
+/// Source of pages for responses of the server itself: errors and redirections to https.
 pub trait ErrorPages {
-    /// The page for this status. `reason` is a sentence for people, a static text without quotes, markup or control
-    /// bytes. `accept` is the request's `Accept` field; `None` also where the bytes received were not a valid request.
+    /// Returns the page for this status. `reason` is a sentence for people: a static text without quotes,
+    /// markup or control bytes. `accept` is the request's `Accept` field; `None` also if the bytes received
+    /// were not a valid request.
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page>;
 
-    /// Whether there is a page of its own for this status.
+    /// Whether there is a specific page for this status.
     fn has(&self, _status: Status) -> bool {
         false
     }
@@ -19,13 +20,13 @@ pub trait ErrorPages {
 /// A page held in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Its `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: Cow<'static, str>,
-    /// Its bytes.
+    /// The content.
     pub body: Vec<u8>,
 }
 
-/// Status and reason in plain text, for services without pages of their own.
+/// Pages with status and reason in plain text, for services that define none.
 pub(crate) struct PlainText;
 
 impl ErrorPages for PlainText {

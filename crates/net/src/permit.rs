@@ -1,4 +1,4 @@
-//! What the connections of one core share, and the permit that each of them holds.
+//! State shared by the connections of one core, and the permit that each connection holds.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,39 +19,39 @@ use http::machine::ServerMachine;
 
 use crate::work::BufferPool;
 
-/// What a connection holds while nothing happens on it.
+/// Memory of a parked connection.
 const PARKED_BYTES: usize = 512;
 
-/// What all connections of one core share.
+/// State shared by all connections of one core.
 pub(crate) struct Context {
     pub(crate) core: Core,
-    /// They, the timeouts and what follows may change while the server runs ([`crate::Listeners::set_limits`]).
+    /// Limits, timeouts and hints may change while the server runs ([`crate::Listeners::set_limits`]).
     pub(crate) limits: Cell<Limits>,
     pub(crate) timeouts: Cell<Timeouts>,
-    /// Whether clients of HTTP/1.1 get 103 (Early Hints).
+    /// Whether HTTP/1.1 clients get 103 (Early Hints).
     pub(crate) hints_over_http1: Cell<bool>,
     pub(crate) works: Rc<BufferPool<ServerMachine>>,
-    /// The buffer in which multiplexed connections make frames, while none of them uses it.
+    /// Output buffer that multiplexed connections share while none of them uses it.
     pub(crate) frames: Cell<Vec<u8>>,
-    /// How clients speak TLS, if any do.
+    /// TLS settings, if any listener uses TLS.
     pub(crate) tls: Option<TlsAcceptor>,
-    /// Who may have how many connections.
+    /// Limit of connections for each client.
     pub(crate) gate: Option<SharedGate>,
     pub(crate) counters: Arc<Counters>,
-    /// The server is stopping: answers say `Connection: close`.
+    /// Whether the server is stopping, so that responses have `Connection: close`.
     pub(crate) draining: Cell<bool>,
     pub(crate) connection_limit: ConnectionLimit,
     pub(crate) connections: ConnectionList,
-    /// How many responses are being compressed.
+    /// Number of encoders in use.
     pub(crate) encoders: Rc<Cell<usize>>,
-    /// `Server` and `Date` of every response.
+    /// The default lines of `Server` and `Date`.
     pub(crate) default_lines: DefaultLines,
-    /// The pages of errors where no site is known yet.
+    /// Error pages for requests whose site is not known.
     pub(crate) pages: Rc<dyn ErrorPages>,
 }
 
 impl Context {
-    /// Sets what holds from now on: for new connections, and for the next request of those that are open.
+    /// Sets the limits for new connections and for the next requests of open ones.
     pub(crate) fn set_limits(&self, set: &ServingLimits, cores: usize) {
         self.limits.set(set.limits);
         self.timeouts.set(set.timeouts);
@@ -63,7 +63,7 @@ impl Context {
     }
 }
 
-/// How many connections a core may hold, and the tasks that wait for one to end.
+/// Limit of connections of a core, and the tasks that wait for one to end.
 pub(crate) struct ConnectionLimit {
     pub(crate) max: Cell<usize>,
     pub(crate) taken: Cell<usize>,
@@ -75,34 +75,34 @@ impl ConnectionLimit {
         ConnectionLimit { max: Cell::new(max), taken: Cell::new(0), waiting: RefCell::default() }
     }
 
-    /// The part of one of so many cores.
+    /// Returns the share of one core.
     pub(crate) fn share(connections_max: usize, cores: usize) -> usize {
         connections_max.div_ceil(cores.max(1)).max(1)
     }
 
-    /// Whether new connections wait for a permit: then no connection is kept open between two requests.
+    /// Whether new connections wait for a permit; if so, no connection is kept open between requests.
     pub(crate) fn crowded(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 }
 
-/// A connection's place under the limit, and the memory that it holds. Dropping it releases both.
+/// A permit under the connection limit, with the connection's memory accounting. Released on drop.
 pub(crate) struct ConnectionPermit {
     context: Rc<Context>,
     held_bytes: Cell<usize>,
     source: Rc<Source>,
-    /// Its place among those that hold much memory, while it does.
+    /// Index in the list of connections that hold much memory, while the connection is one of them.
     heavy_place: Cell<Option<u32>>,
-    /// Its place among the connections of its client, where these are limited.
+    /// Permit of the client's connection limit, if there is one.
     client_place: Option<ConnectionPlace>,
-    /// Its place in the list of connections.
+    /// Index in the list of connections.
     listed: Option<u32>,
-    /// The key of the listener that has accepted it.
+    /// Key of the listener that accepted the connection.
     listener_key: u64,
 }
 
 impl ConnectionPermit {
-    /// Takes the permit of a connection, which is watched by `source`.
+    /// Takes a permit for the connection with this source.
     pub(crate) fn take(context: &Rc<Context>, source: Rc<Source>) -> ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
@@ -120,12 +120,12 @@ impl ConnectionPermit {
         permit
     }
 
-    /// Keeps its place among the connections of its client.
+    /// Keeps the permit of the client's connection limit.
     pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
         self.client_place = place;
     }
 
-    /// Puts the connection, which a listener has just accepted, into the list.
+    /// Adds an accepted connection to the list of connections.
     pub(crate) fn list(&mut self, (listener, key): (u64, u64), client: Peer) {
         self.listener_key = key;
         let since_ms = self.context.core.now_ms();
@@ -136,7 +136,7 @@ impl ConnectionPermit {
         self.listener_key
     }
 
-    /// Changes what the list says of it.
+    /// Changes the connection's entry in the list.
     pub(crate) fn describe(&self, change: impl FnOnce(&mut ConnectionEntry)) {
         if let Some(place) = self.listed {
             self.context.connections.change(place, change);
@@ -152,7 +152,7 @@ impl ConnectionPermit {
         self.context.core.memory().heavy.weigh(&self.heavy_place, &self.source, bytes);
     }
 
-    /// Sets how many bytes the connection holds in addition to what every connection holds.
+    /// Sets the memory of the connection, in addition to the minimum of each connection.
     pub(crate) fn hold(&self, bytes: usize) {
         let after = bytes + PARKED_BYTES;
         let before = self.held_bytes.replace(after);

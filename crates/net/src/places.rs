@@ -1,8 +1,8 @@
-//! A list of the connections of one core, which know their places in it.
+//! A list of connections of one core, which know their indices in it.
 
 use std::cell::RefCell;
 
-/// Entries by their places. The place of one that was removed is used again.
+/// Entries with stable indices. The index of a removed entry is reused.
 #[derive(Debug)]
 pub(crate) struct ConnectionPlaces<T>(pub(crate) RefCell<PlaceTable<T>>);
 
@@ -25,7 +25,7 @@ impl<T> Default for ConnectionPlaces<T> {
 }
 
 impl<T> ConnectionPlaces<T> {
-    /// Adds an entry; returns its place.
+    /// Adds an entry; returns its index.
     pub(crate) fn add(&self, entry: T) -> u32 {
         let mut places = self.0.borrow_mut();
         if let Some(place) = places.free.pop() {
@@ -33,7 +33,7 @@ impl<T> ConnectionPlaces<T> {
             return place;
         }
         places.entries.push(Some(entry));
-        // There are fewer descriptors.
+        // Fits, because there are fewer descriptors than that.
         (places.entries.len() - 1) as u32
     }
 
@@ -44,7 +44,7 @@ impl<T> ConnectionPlaces<T> {
         }
     }
 
-    /// Removes an entry. With the last one, the memory that a burst took is given back.
+    /// Removes an entry. Releases the list's memory with the last one.
     pub(crate) fn remove(&self, place: u32) {
         let mut places = self.0.borrow_mut();
         places.entries[place as usize] = None;

@@ -1,17 +1,17 @@
-//! The PROXY protocol, versions 1 and 2: a header ahead of all other bytes of a connection that names the client.
-//! The server writes it to upstream servers, and reads it on listeners behind another proxy.
-//! (haproxy.org/download/3.2/doc/proxy-protocol.txt)
+//! The PROXY protocol, versions 1 and 2: a header at the beginning of a connection that names the client. The
+//! server writes it to upstream servers, and reads it on listeners behind another proxy
+//! (haproxy.org/download/3.2/doc/proxy-protocol.txt).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::Reject;
 
-/// The versions of the PROXY protocol.
+/// Version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {
-    /// The line of text.
+    /// The text format.
     V1,
-    /// The binary header.
+    /// The binary format.
     V2,
 }
 
@@ -20,41 +20,41 @@ pub enum ProxyProtocol {
 pub struct Endpoints {
     /// The client.
     pub source: SocketAddr,
-    /// Where it connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
-/// What the first bytes of a connection say.
+/// Result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preface {
-    /// More must come.
+    /// More bytes are needed.
     NeedMore,
-    /// It is whole and takes so many bytes.
+    /// A complete header and its length in bytes.
     Whole(usize, ProxyHeader),
 }
 
-/// The content of a header.
+/// Content of a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// `None` for a connection that the proxy makes on its own account (`LOCAL`), or whose ends have no addresses: the
-    /// addresses of the socket apply.
+    /// Addresses of the client's connection. `None` for a connection of the proxy itself (`LOCAL`) or without
+    /// addresses; the addresses of the socket apply.
     pub ends: Option<Endpoints>,
-    /// Whether the client speaks TLS with the proxy (only version 2 reports it).
+    /// Whether the client speaks TLS with the proxy (only reported by version 2).
     pub secure: bool,
 }
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest version 1 line, its end included.
+/// Maximum length of a version 1 header, including its CRLF.
 const LINE_BYTES_MAX: usize = 107;
-/// Bytes of addresses and extensions in version 2 that are accepted: more than all that is registered.
+/// Maximum length of the addresses and extensions of a version 2 header; more than all registered ones need.
 const EXTENSIONS_BYTES_MAX: usize = 4096;
-/// The longest header of all.
+/// Maximum length of a header.
 pub(crate) const HEADER_BYTES_MAX: usize = 16 + EXTENSIONS_BYTES_MAX;
-/// Extensions that are understood: PP2_TYPE_CRC32C and PP2_TYPE_SSL.
+/// Supported extensions: PP2_TYPE_CRC32C and PP2_TYPE_SSL.
 const CHECKSUM: u8 = 0x03;
 const TLS: u8 = 0x20;
 
-/// Writes the header. Without `ends` it says that the connection is the proxy's own.
+/// Writes the header. Without `ends`, it declares a connection of the proxy itself.
 pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Endpoints>) {
     let ends = ends.map(same_family);
     match (version, ends) {
@@ -91,7 +91,7 @@ pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Endpoints>)
     }
 }
 
-/// Both ends as IPv4, or else both as IPv6: a header has one family.
+/// Converts both addresses to IPv4 or both to IPv6, because a header has one address family.
 fn same_family(ends: Endpoints) -> Endpoints {
     let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
     let (source, destination) = (plain(ends.source), plain(ends.destination));
@@ -105,10 +105,10 @@ fn same_family(ends: Endpoints) -> Endpoints {
     Endpoints { source: wide(source), destination: wide(destination) }
 }
 
-/// Reads the header at the beginning of `bytes`.
+/// Parses the header at the beginning of `bytes`.
 ///
 /// # Errors
-/// 400 for anything that is no header: on a listener that expects one, a connection without must be closed.
+/// 400 for anything but a header: a listener that expects one must close other connections.
 pub fn read(bytes: &[u8]) -> Result<Preface, Reject> {
     if bytes.starts_with(b"PROXY ") {
         return read_line(bytes);
@@ -167,11 +167,11 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
     }
     let Some(rest) = bytes.get(16..16 + len) else { return Ok(Preface::NeedMore) };
     let (ends, addresses_len) = match (head[0] & 15, head[1]) {
-        // The proxy speaks for itself: whatever follows is skipped.
+        // A `LOCAL` connection: the rest is skipped.
         (0, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
         (1, 0x11) => (Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)), 12),
         (1, 0x21) => (Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)), 36),
-        // Datagrams and Unix sockets: the header is valid, but has no addresses that this server uses.
+        // Datagrams and Unix sockets: valid, but without addresses that this server uses.
         (1, 0x12) => (None, 12),
         (1, 0x22) => (None, 36),
         (1, 0x31 | 0x32) => (None, 216),
@@ -182,8 +182,8 @@ fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
     Ok(Preface::Whole(16 + len, ProxyHeader { ends, secure }))
 }
 
-/// Reads the extensions (TLVs) of a header from `at` on: verifies the checksum and returns whether the client speaks TLS.
-/// Others are skipped.
+/// Reads the extensions (TLVs) of a header from `at` on. Verifies the checksum, skips unknown ones, and
+/// returns whether the client speaks TLS.
 fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
     let mut secure = false;
     while at < header.len() {
@@ -207,7 +207,7 @@ fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
     Ok(secure)
 }
 
-/// CRC-32C (RFC 9260 appendix A), bit by bit: some hundred bytes a connection, of those that carry a checksum at all.
+/// CRC-32C (RFC 9260 appendix A), bit by bit: few headers have one, and they are short.
 fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(sum, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 })
@@ -277,7 +277,7 @@ mod tests {
 
     const ENDS: &[u8] = b"\x01\x02\x03\x04\x05\x06\x07\x08\0\x01\0\x50";
 
-    /// A version 2 header over TCP and IPv4 with these extensions.
+    /// A version 2 header for TCP over IPv4 with these extensions.
     fn with(extensions: &[u8]) -> Vec<u8> {
         let len = u8::try_from(ENDS.len() + extensions.len()).unwrap();
         [&SIGNATURE[..], b"\x21\x11\0", &[len], ENDS, extensions].concat()
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn extensions_are_read_and_unknown_families_pass() {
         let reported = |secure| ProxyHeader { ends: ends("1.2.3.4:1", "5.6.7.8:80"), secure };
-        // One that nobody knows; TLS, and TLS that the client does not speak.
+        // An unknown extension; TLS; TLS that the client does not speak.
         assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(Preface::Whole(33, reported(false))));
         assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(Preface::Whole(36, reported(true))));
         assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(Preface::Whole(36, reported(false))));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_checksum_is_checked() {
-        // The check value of the polynomial, as catalogues of such give it.
+        // The well-known check value of the polynomial.
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
         let mut header = with(b"\x03\0\x04\0\0\0\0\x04\0\x01x");
         let sum = !crc32c(!0, &header);
@@ -329,7 +329,7 @@ mod tests {
             b"\r\n\r\n\0\r\nQUIT\n\x11\x11\0\0",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x04abcd",
             b"\r\n\r\n\0\r\nQUIT\n\x22\x11\0\0",
-            // Extensions that end too early, or have a checksum of another length.
+            // Truncated extensions, and a checksum of the wrong length.
             &with(b"\xee\0"),
             &with(b"\xee\0\x05abcd"),
             &with(b"\x03\0\x02ab"),

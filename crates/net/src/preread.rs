@@ -1,4 +1,4 @@
-//! Connections to a listener with streams: what becomes of them is decided by their first message, or at once.
+//! Connections to listeners that may relay: whether to relay is decided at once or after the first message.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use crate::securing::{AwaitingHandshake, secure_after};
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
 
-/// Bytes read at once: the first messages of most clients.
+/// Size of a read, sufficient for the first messages of most clients.
 const READ_BYTES: usize = 2048;
-/// The alert of a server that does not know the name (RFC 6066 section 3, RFC 8446 section 6).
+/// Fatal alert `unrecognized_name` (RFC 6066 section 3, RFC 8446 section 6).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
-/// A connection whose client has not sent its first message whole. [`crate::Timeouts::head_ms`] is the time that it has for that
-/// from the accept. While it waits it holds the bytes received and no future.
+/// A connection whose first message is incomplete. [`crate::Timeouts::head_ms`] bounds the time from the
+/// accept to the end of the message. While it waits, it holds the bytes received and no future.
 struct AwaitingHello<S> {
     idle: Box<IdleClient<S>>,
     streams: Arc<StreamListener>,
-    /// Connections for the sites speak TLS.
+    /// Whether connections that are not relayed speak TLS.
     is_tls: bool,
     hello: HelloReader,
 }
 
-/// Decides about a connection that has just been accepted, or lets it wait for its first bytes.
+/// Decides about an accepted connection, or parks it until its first bytes arrive.
 pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamListener>, is_tls: bool) {
     let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
     if streams.reads_name {
@@ -40,7 +40,7 @@ pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamLi
     }
 }
 
-/// Decides about a connection of which bytes were read already: those after the PROXY protocol header.
+/// Decides about a connection of which the bytes after the PROXY protocol header were already read.
 pub(crate) async fn begin_after<S: Service>(
     mut idle: Box<IdleClient<S>>,
     streams: Arc<StreamListener>,
@@ -72,7 +72,7 @@ impl<S: Service> IdleTask for AwaitingHello<S> {
     }
 }
 
-/// Reads what the client has sent of its first message. `None` where the connection is no longer this task's.
+/// Reads the client's first message. `None` if the connection was closed or handed over.
 async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn IdleTask>> {
     let message = loop {
         match this.hello.message() {
@@ -86,7 +86,7 @@ async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn Idl
         let AwaitingHello { idle, hello, .. } = &mut *this;
         let core = idle.link().core();
         if core.now_ms() >= idle.deadline_ms() {
-            // Who sent nothing needs no remark.
+            // A client that sent nothing is not logged.
             if hello.len() > 0 {
                 fail(*this, "the client's first message took too long");
             }
@@ -112,7 +112,8 @@ async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn Idl
     serve_sites(idle, is_tls).await
 }
 
-/// Reads once: whether bytes have come; `None` where the client has left. Its buffer is on the stack for one call.
+/// Reads once; returns whether bytes were received, `None` if the client has left. Not inlined, so that the
+/// buffer is on the stack and not part of the future.
 #[inline(never)]
 fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Option<bool> {
     let mut buffer = [0; READ_BYTES];
@@ -134,7 +135,7 @@ async fn serve_sites<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Opti
     }
 }
 
-/// Has the service decide. The connection is returned where its sites are to serve it.
+/// Lets the service decide. Returns the connection if it is to be served as HTTP.
 fn choose<S: Service>(
     mut idle: Box<IdleClient<S>>,
     streams: &StreamListener,
@@ -154,7 +155,7 @@ fn choose<S: Service>(
         }
         StreamChoice::Close => {
             if matches!(opening, StreamOpening::Tls(_)) {
-                // The client may be gone; there is room in the buffer of a socket that has sent nothing.
+                // The client may be gone; the send buffer of a new socket has room.
                 let _ = idle.link_mut().try_write(&[&UNRECOGNIZED_NAME], false);
                 idle.link_mut().shutdown_write();
             }
@@ -163,7 +164,7 @@ fn choose<S: Service>(
     }
 }
 
-/// Reports that the first message did not come.
+/// Reports a first message that failed to arrive.
 fn fail<S: Service>(this: AwaitingHello<S>, reason: &'static str) {
     choose(this.idle, &this.streams, StreamOpening::Failed(reason), Vec::new());
 }

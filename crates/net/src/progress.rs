@@ -1,35 +1,37 @@
-//! The progress timeout of everything that is sent: how long a peer has taken nothing.
+//! The progress timeout of all sending: how long a peer has accepted nothing.
 //!
-//! A peer takes what its kernel acknowledges. The size of the socket's send queue shows this to the byte, in the clear and through TLS;
-//! epoll reports room only when a third of the send buffer is free, which may be megabytes.
+//! Progress is what the peer's kernel acknowledges. The length of the socket's send queue shows this to the
+//! byte, with and without TLS; epoll reports room only when a third of the send buffer, which may be
+//! megabytes, is free.
 
 use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::stream::Stream;
 
-/// How often a wait for room asks the kernel whether the peer takes anything, and whether memory is short by now.
+/// Interval at which a wait for room checks the peer's progress and the memory pressure.
 const LOOK_MS: u64 = 2_000;
-/// The most that a client may go without taking a byte of a response while memory is critically short.
+/// Maximum time without progress while memory is critically short.
 const WRITE_MS_SHORT: u64 = 5_000;
 
-/// Milliseconds that a client may take nothing, where its route allows `write_ms`.
+/// Returns the time in milliseconds for which a client may accept nothing, if its route allows `write_ms`.
 pub(crate) fn patience_ms(write_ms: u64, pressure: Pressure) -> u64 {
     if pressure >= Pressure::Critical { write_ms.min(WRITE_MS_SHORT) } else { write_ms }
 }
 
-/// What the peer of a stream was seen to take.
+/// Observed progress of a stream's peer.
 #[derive(Debug, Default)]
 pub struct SendProgress {
-    /// [`Stream::sent`] at the last look.
+    /// [`Stream::sent`] at the last check.
     sent: u32,
-    /// Bytes in the send queue at the last look.
+    /// Length of the send queue at the last check.
     queued: u32,
-    /// Since when nothing was taken; `None` while nothing is waited for.
+    /// Time since which nothing was accepted; `None` if nothing is being sent.
     since_ms: Option<u64>,
 }
 
 impl SendProgress {
-    /// Since when the peer has taken nothing, as far as is known without a system call. The first call starts the clock.
+    /// Returns the time since which the peer has accepted nothing, as far as is known without a system call.
+    /// The first call starts the clock.
     pub fn since_ms(&mut self, stream: &Stream) -> u64 {
         if std::mem::replace(&mut self.sent, stream.sent()) != stream.sent() {
             self.since_ms = None;
@@ -37,8 +39,9 @@ impl SendProgress {
         *self.since_ms.get_or_insert_with(|| stream.core().now_ms())
     }
 
-    /// Asks the kernel: true where the peer has taken something since the last call, and has not taken everything. Since when it has
-    /// everything is not known, so that starts no clock again.
+    /// Asks the kernel. Returns true if the peer has accepted data since the last call, but not everything.
+    /// The time at which a peer accepted the last byte is unknown, so an empty queue does not restart the
+    /// clock.
     pub fn look(&mut self, stream: &Stream) -> bool {
         let before = (self.sent, self.queued);
         (self.sent, self.queued) = (stream.sent(), stream.queued());
@@ -49,21 +52,21 @@ impl SendProgress {
         is_taking
     }
 
-    /// Bytes that the peer had not acknowledged at the last look.
+    /// Returns the number of bytes that the peer had not acknowledged at the last check.
     #[must_use]
     pub fn queued(&self) -> u32 {
         self.queued
     }
 
-    /// Nothing is waited for: the clock stops.
+    /// Stops the clock, because nothing is being sent.
     pub fn stop(&mut self) {
         self.since_ms = None;
     }
 
-    /// Waits for room, or until it is worth looking again whether the peer takes anything.
+    /// Waits for room, at most until progress should be checked again.
     ///
     /// # Errors
-    /// [`Fault::Timeout`] where it has taken nothing for `patience_ms`.
+    /// [`Fault::Timeout`] if the peer has accepted nothing for `patience_ms`.
     pub async fn room(&mut self, stream: &Stream, patience_ms: u64) -> Result<(), Fault> {
         let now_ms = stream.core().now_ms();
         let until_ms = self.since_ms(stream).saturating_add(patience_ms);

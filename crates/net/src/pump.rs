@@ -1,63 +1,62 @@
-//! Bytes on their way in and out of a link: one implementation for clients, upstream servers and tunnels, in the clear and
-//! through TLS.
+//! Buffers for input and output of a link: of clients, upstream servers and tunnels, with or without TLS.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::fault::Fault;
 use crate::link::Link;
 
-/// Bytes of a buffer for heads to begin with: nearly every request. Many small ones lie close together in memory, so that
-/// a thousand requests that wait for something outside stay in the processor's caches.
+/// Initial size of a buffer for heads, sufficient for nearly every request. Small buffers lie close together
+/// in memory, so that a thousand waiting requests fit into the processor's caches.
 const HEAD_BYTES_FIRST: usize = 2 * 1024;
-/// What it grows to where a head fills that: a whole head by default.
+/// Size to which the buffer of a larger head grows; the default limit of a head.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
-/// A piece at least this large is written from where it stands instead of being copied first.
+/// Size from which a piece is written in place instead of being copied.
 pub(crate) const COPIED_BYTES_MAX: usize = 16 * 1024;
-/// Spare room in a buffer that is not worth releasing.
+/// Spare capacity that is not worth releasing.
 const SPARE_BYTES: usize = 1024;
 
-/// Bytes received. `start..at` is the head being served, `at..end` is not consumed yet.
+/// Received bytes. `start..at` is the head being served, `at..end` is not consumed.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
-    /// First byte of the head being read or served.
+    /// Offset of the head being read or served.
     pub(crate) start: usize,
-    /// First byte not consumed.
+    /// Offset of the first unconsumed byte.
     pub(crate) at: usize,
-    /// After the last byte received.
+    /// End of the received bytes.
     pub(crate) end: usize,
 }
 
 impl Inbox {
-    /// From the head's first byte to the last byte received: what head spans refer to.
+    /// Returns the bytes from the head's first to the last received; head spans refer to these.
     pub(crate) fn head(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// What is not consumed yet.
+    /// Returns the unconsumed bytes.
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
     }
 
-    /// Bytes at a position that [`crate::conn::Conn::body_piece`] returned.
+    /// Returns the bytes at a position that [`crate::conn::Conn::body_piece`] returned.
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         &self.bytes[start..end]
     }
 
-    /// Whether everything is consumed.
+    /// Whether everything was consumed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.end
     }
 
-    /// The first `len` bytes of the rest are consumed.
+    /// Consumes the first `len` unconsumed bytes.
     pub fn consume(&mut self, len: usize) {
         debug_assert!(len <= self.end - self.at, "more is consumed than there is");
         self.at += len;
     }
 
-    /// The head that was being served is done with: what follows begins the next one.
+    /// Discards the head being served; the next one follows.
     pub(crate) fn next_head(&mut self) {
         self.start = self.at;
         if self.at == self.end {
@@ -65,7 +64,7 @@ impl Inbox {
         }
     }
 
-    /// Room to read a head into, at least one byte unless the head fills `bytes_max`.
+    /// Returns room for reading a head, at least one byte unless the head has reached `bytes_max`.
     pub(crate) fn head_room(&mut self, bytes_max: usize) -> &mut [u8] {
         if self.end == self.bytes.len() {
             if self.start > 0 {
@@ -81,8 +80,8 @@ impl Inbox {
         &mut self.bytes[self.end..]
     }
 
-    /// Room to read more into, `least` bytes or more, behind the first `kept` bytes of the head, which stay where they are.
-    /// A buffer that has to grow gets `size` bytes behind those.
+    /// Returns at least `least` bytes of room behind the first `kept` bytes of the head, which are not moved.
+    /// If the buffer must grow, it gets `size` bytes behind those.
     pub fn room(&mut self, kept: usize, size: usize, least: usize) -> &mut [u8] {
         let from = self.start + kept;
         if self.at == self.end || self.bytes.len() - self.end < least {
@@ -94,30 +93,30 @@ impl Inbox {
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes were read into the room.
+    /// Adds `len` bytes that were read into the room.
     pub fn filled(&mut self, len: usize) {
         self.end += len;
     }
 
-    /// Puts bytes in that were taken out before.
+    /// Puts back bytes that were taken out before.
     pub(crate) fn restore(&mut self, bytes: &[u8]) {
         self.bytes.resize(HEAD_BYTES_FIRST.max(bytes.len()), 0);
         self.bytes[..bytes.len()].copy_from_slice(bytes);
         (self.start, self.at, self.end) = (0, 0, bytes.len());
     }
 
-    /// Forgets what was received; keeps the memory.
+    /// Discards all bytes and keeps the memory.
     pub(crate) fn clear(&mut self) {
         (self.start, self.at, self.end) = (0, 0, 0);
     }
 
-    /// Releases the memory behind the last byte received.
+    /// Releases the memory behind the last received byte.
     pub(crate) fn shrink(&mut self) {
         self.bytes.truncate(self.end);
         self.bytes.shrink_to_fit();
     }
 
-    /// Releases memory that holds nothing; the first `kept` bytes of the head stay.
+    /// Releases unused memory; the first `kept` bytes of the head are not moved.
     pub(crate) fn trim(&mut self, kept: usize) {
         self.compact(self.start + kept);
         if self.bytes.capacity() > self.end + SPARE_BYTES {
@@ -125,7 +124,7 @@ impl Inbox {
         }
     }
 
-    /// Moves what is not consumed to this place, if it is behind it.
+    /// Moves unconsumed bytes to the offset `from` if they are behind it.
     fn compact(&mut self, from: usize) {
         if self.at > from {
             self.bytes.copy_within(self.at..self.end, from);
@@ -133,18 +132,18 @@ impl Inbox {
         }
     }
 
-    /// What it holds of memory, in bytes.
+    /// Returns the memory held, in bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 }
 
-/// Bytes collected to be sent. As a `Vec` it is appended to; what is sent moves on in it without a copy.
+/// An output buffer. New bytes are appended as to a `Vec`; sending advances an offset without copying.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// So many of them have been sent.
+    /// Number of bytes that were sent.
     at: usize,
 }
 
@@ -163,29 +162,29 @@ impl DerefMut for Outbox {
 }
 
 impl Outbox {
-    /// Bytes collected and not sent yet.
+    /// Returns the number of unsent bytes.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether nothing is unsent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.backlog() == 0
     }
 
-    /// What is not sent yet.
+    /// Returns the unsent bytes.
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
-    /// Sends what the peer takes now of what was collected, and then of `bytes`: how many of both, and how many of `bytes`.
-    /// With `more`, the kernel holds a last partial packet back.
+    /// Sends as much as the peer accepts of the buffer and then of `bytes`; returns the number of bytes sent
+    /// in total and of `bytes`. With `more`, the kernel holds back an incomplete last packet.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn try_send(&mut self, link: &mut Link, bytes: &[u8], more: bool) -> Result<(usize, usize), Fault> {
         let out = &self.bytes[self.at..];
         let sent = match (out.is_empty(), bytes.is_empty()) {
@@ -202,11 +201,11 @@ impl Outbox {
         Ok((sent, sent - of_out))
     }
 
-    /// Adds bytes, without waiting: a large piece is sent from where it stands, as far as the peer takes it now; the rest is
-    /// kept, however much that is.
+    /// Appends bytes without waiting: as much as possible of a large piece is sent in place, and the rest is
+    /// buffered without limit.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn offer(&mut self, link: &mut Link, bytes: &[u8]) -> Result<(), Fault> {
         let mut sent = 0;
         if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
@@ -216,9 +215,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds bytes for later.
+    /// Appends bytes without sending.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
-        // What is left moves to the front, once as much has been sent: so no more bytes are moved than are sent.
+        // Compacts only after at least as much was sent as remains, so that no more bytes are moved than
+        // sent.
         if self.at >= COPIED_BYTES_MAX.max(self.backlog()) {
             self.bytes.drain(..self.at);
             self.at = 0;
@@ -226,10 +226,10 @@ impl Outbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Sends what the peer takes now; true where nothing is left, in TLS neither.
+    /// Sends as much as the peer accepts; returns true if nothing is left, including in TLS.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn try_flush(&mut self, link: &mut Link) -> Result<bool, Fault> {
         while !self.is_empty() {
             if self.try_send(link, b"", false)?.0 == 0 {
@@ -239,18 +239,18 @@ impl Outbox {
         link.try_flush()
     }
 
-    /// Forgets what was to be sent; keeps the memory.
+    /// Discards the unsent bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.at = 0;
     }
 
-    /// Takes out all bytes, with the number of those that have been sent.
+    /// Takes all bytes out, with the number of those already sent.
     pub(crate) fn take(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.at))
     }
 
-    /// Puts them back, of which so many are not to be sent any more.
+    /// Puts bytes back, the first `at` of which were already sent.
     pub(crate) fn restore(&mut self, bytes: Vec<u8>, at: usize) {
         (self.bytes, self.at) = (bytes, at);
         if self.is_empty() {
@@ -258,7 +258,7 @@ impl Outbox {
         }
     }
 
-    /// Releases memory that holds nothing.
+    /// Releases unused memory.
     pub(crate) fn trim(&mut self) {
         if self.bytes.capacity() > self.backlog() + SPARE_BYTES {
             self.bytes.drain(..self.at);
@@ -267,7 +267,7 @@ impl Outbox {
         }
     }
 
-    /// What it holds of memory, in bytes.
+    /// Returns the memory held, in bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -278,10 +278,10 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// Bytes that a buffer grows to while a body streams through it.
+    /// Size to which a buffer grows while a body streams through it.
     const STREAMING: usize = 64 * 1024;
 
-    /// Puts bytes where a socket would.
+    /// Fills a buffer as a socket would.
     fn receive(room: &mut [u8], bytes: &[u8]) -> usize {
         let len = room.len().min(bytes.len());
         room[..len].copy_from_slice(&bytes[..len]);
@@ -296,7 +296,7 @@ mod tests {
         input.consume("an earlier request, ".len());
         input.next_head();
         input.consume("a head".len());
-        // Now and then a part stays behind: a piece of framing that is not whole.
+        // Part of the data is left unconsumed at times, like incomplete framing.
         let mut behind = 0;
         for round in 0..1_000 {
             let room = input.room("a head".len(), STREAMING, STREAMING / 4);
@@ -323,7 +323,7 @@ mod tests {
             input.filled(len);
             received += len;
             assert_eq!(input.rest(), &wire[consumed..received]);
-            // A little less than there is: something always stays behind, until the wire is empty.
+            // Consume less than there is, so that something remains until the wire is empty.
             let used = input.rest().len().saturating_sub(7).max(1);
             input.consume(used);
             consumed += used;

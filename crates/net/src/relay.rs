@@ -1,4 +1,4 @@
-//! Relaying between two connections, whatever they carry: bytes both ways until both sides have ended.
+//! Relaying between two connections in both directions, until both sides have ended.
 
 use crate::fault::Fault;
 use crate::link::Link;
@@ -7,51 +7,51 @@ use crate::pump::Outbox;
 use crate::source::Source;
 use crate::wait::{self, Interest};
 
-/// Bytes moved in one go; they stand on the stack only while they move.
+/// Bytes moved at once, through a buffer on the stack.
 const MOVED_BYTES: usize = 16 * 1024;
-/// Rounds of both directions before others on the core have their turn.
+/// Rounds of both directions before the task yields to others of the core.
 const TURNS_MAX: u32 = 64;
 
-/// One of the two connections.
+/// A side of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelaySide {
-    /// That of the client.
+    /// The client's connection.
     Client,
-    /// That to the upstream server.
+    /// The connection to the upstream server.
     Upstream,
 }
 
-/// Why a relay has ended.
+/// Reason why a relay has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayEnd {
-    /// Both sides have closed; this one first.
+    /// Both sides have closed; this one did so first.
     Closed(RelaySide),
-    /// This side has reset its connection, or cannot be reached any more.
+    /// This side has reset its connection or is unreachable.
     Broken(RelaySide),
-    /// Nothing has moved for the time allowed.
+    /// Nothing was transferred for the permitted time.
     Idle,
 }
 
-/// One direction.
+/// One direction of a relay.
 #[derive(Default)]
 struct Direction {
-    /// What the receiver has not taken yet. Nothing more is read meanwhile.
+    /// Data that the receiver has not accepted. Nothing more is read meanwhile.
     out: Outbox,
-    /// The sender has closed its side.
+    /// Whether the sender has closed its side.
     ended: bool,
-    /// The end has been passed on to the receiver, or the receiver takes nothing any more.
+    /// Whether the end was passed to the receiver, or the receiver accepts nothing more.
     reported: bool,
 }
 
-/// Which end of a direction has failed.
+/// The end of a direction that has failed.
 enum Failed {
     Sender,
     Receiver,
 }
 
 impl Direction {
-    /// Moves what can be moved now; `moved` is called with the number of bytes that the receiver's socket has taken.
-    /// Returns whether anything has changed.
+    /// Transfers what is possible now; `moved` is called with the number of bytes that the receiver's socket
+    /// has accepted. Returns whether anything has changed.
     fn advance(
         &mut self,
         from: &mut Link,
@@ -78,7 +78,8 @@ impl Direction {
         Ok(changed)
     }
 
-    /// Reads once, and sends what the receiver takes. Its buffer is on the stack for one call, not in a connection's future.
+    /// Reads once and sends what the receiver accepts. Not inlined, so that the buffer is on the stack and
+    /// not part of the connection's future.
     #[inline(never)]
     fn read(&mut self, from: &mut Link, to: &mut Link, mut moved: impl FnMut(usize)) -> Result<bool, Failed> {
         let mut buffer = [0; MOVED_BYTES];
@@ -94,7 +95,7 @@ impl Direction {
         Ok(true)
     }
 
-    /// The receiver takes nothing any more.
+    /// Ends the direction, because the receiver accepts nothing more.
     fn stop(&mut self) {
         *self = Direction { out: Outbox::default(), ended: true, reported: true };
     }
@@ -104,9 +105,10 @@ impl Direction {
     }
 }
 
-/// Carries bytes both ways until both sides have closed, one of them is gone, or nothing has moved for `idle_ms`. The end of
-/// one side is passed on while the other still sends; a reset is passed on as a reset. `early` are bytes that the client has sent
-/// already. `hold` is called with the bytes that are held in memory, `moved` with the side that has taken bytes and how many.
+/// Transfers data in both directions until both sides have closed, one of them is gone, or nothing was
+/// transferred for `idle_ms`. The end of one side is passed on while the other still sends; a reset is passed
+/// on as a reset. `early` are bytes that the client has already sent. `hold` is called with the bytes held in
+/// memory, `moved` with the receiving side and the number of bytes.
 pub(crate) async fn relay(
     client: &mut Link,
     upstream: &mut Link,
@@ -127,7 +129,7 @@ pub(crate) async fn relay(
             match up.advance(client, upstream, |len| moved(RelaySide::Upstream, len)) {
                 Ok(advanced) => changed |= advanced,
                 Err(Failed::Sender) => return broken(RelaySide::Client, client, upstream),
-                // Bytes that it sent before are still delivered.
+                // Data that the upstream server sent before is still delivered.
                 Err(Failed::Receiver) => up.stop(),
             }
         }
@@ -155,7 +157,7 @@ pub(crate) async fn relay(
             continue;
         }
         turns = 0;
-        // Who has ended its own side, and is sent nothing just now, may be gone all the same.
+        // A side that has ended and is sent nothing at the moment may be gone.
         if up.ended && down.is_open() && client.stream().source().is_gone() {
             return broken(RelaySide::Client, client, upstream);
         }
@@ -167,7 +169,7 @@ pub(crate) async fn relay(
         let deadline_ms = core.now_ms().saturating_add(idle_ms);
         let sources = interests((client, upstream), (&up, &down));
         if let Err(Fault::Timeout) = wait::any(&core, sources, deadline_ms, || false).await {
-            // A slow receiver may take what was sent before.
+            // A slow receiver may still be accepting data sent earlier.
             let [of_client, of_upstream] = &mut progress;
             if !(of_client.look(client.stream()) | of_upstream.look(upstream.stream())) {
                 return RelayEnd::Idle;
@@ -176,7 +178,7 @@ pub(crate) async fn relay(
     }
 }
 
-/// What to wait for, on both connections.
+/// Returns the events to wait for on both connections.
 fn interests<'l>(
     (client, upstream): (&'l Link, &'l Link),
     (up, down): (&Direction, &Direction),
@@ -192,7 +194,7 @@ fn interests<'l>(
     [(client.stream().source(), of_client), (upstream.stream().source(), of_upstream)]
 }
 
-/// One side is gone: the other one must not take that for the end of what was sent.
+/// Resets the other side, so that it does not mistake the failure for an orderly end.
 fn broken(side: RelaySide, client: &Link, upstream: &Link) -> RelayEnd {
     let other = match side {
         RelaySide::Client => upstream,

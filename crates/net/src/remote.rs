@@ -1,4 +1,4 @@
-//! Waking a core from another thread: the only way in.
+//! Waking a core from other threads.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,16 @@ use std::task::Wake;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-/// The mailbox of one core: which of its tasks others have woken.
+/// The mailbox of one core: tasks woken and sources released by other threads.
 #[derive(Debug)]
 pub(crate) struct Remote {
     woken: Mutex<Vec<u32>>,
-    /// Whether the eventfd was written since the core last looked.
+    /// Whether the eventfd was written since the core last checked.
     rung: AtomicBool,
     bell: OwnedFd,
-    /// The core's epoll: a core that takes over a connection of this one removes it from there.
+    /// The core's epoll instance; another core that takes over a connection removes it from there.
     epoll: OwnedFd,
-    /// Tokens of sources whose connections others have taken over or closed; the core frees them when it next sweeps.
+    /// Tokens of sources whose connections other cores took over or closed; freed in the next sweep.
     released: Mutex<Vec<u64>>,
 }
 
@@ -33,16 +33,16 @@ impl Remote {
         })
     }
 
-    /// Wakes a task; from any thread.
+    /// Wakes a task. Callable from any thread.
     pub(crate) fn wake(&self, task: u32) {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(task);
         self.ring();
     }
 
-    /// Makes the core turn once; from any thread.
+    /// Makes the core run a turn. Callable from any thread.
     pub(crate) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // The counter cannot overflow and the write cannot block: it is written once a look.
+            // Written at most once between two checks, so it can neither overflow nor block.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -55,27 +55,27 @@ impl Remote {
         &self.epoll
     }
 
-    /// Releases the source of that token, which is no longer used; from any thread.
+    /// Releases an unused source. Callable from any thread.
     pub(crate) fn release(&self, token: u64) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).push(token);
     }
 
-    /// The tokens released since the last call.
+    /// Returns the tokens released since the last call.
     pub(crate) fn take_released(&self) -> Vec<u64> {
         std::mem::take(&mut self.released.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes what was woken. The bell is edge-triggered and need not be read.
+    /// Appends the woken tasks to `into`. The eventfd is edge-triggered and need not be read.
     pub(crate) fn take(&self, into: &mut Vec<u32>) {
-        // Read before it is written: each turn of the core asks.
+        // A load before the swap, because each turn of the core calls this.
         if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel) {
             into.append(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
 
-/// The waker of one task slot, for futures of other crates. If the slot belongs to another task by then, that task gets
-/// a spurious wake-up, which every future must tolerate.
+/// The waker of a task slot, for futures of other crates. If the slot belongs to another task meanwhile, that
+/// task gets a spurious wake-up, which every future must tolerate.
 pub(crate) struct SlotWaker {
     pub(crate) remote: Arc<Remote>,
     pub(crate) task: u32,

@@ -1,7 +1,7 @@
-//! Texts that are put in place of others in the bodies of responses, while they pass.
+//! Text replacement in response bodies.
 //!
-//! A body is searched as it comes, for all texts at once, in time that grows with its length alone. What is held back is at most
-//! the beginning of a text that the next bytes may complete.
+//! The body is searched for all texts at once while it is sent, in linear time. At most an incomplete match
+//! is held back.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,57 +12,59 @@ use http::{Fields, Head, Length, Method, Status, media, scan};
 use crate::compress::{CompressionInput, has_fixed_bytes, weaken_tag};
 use crate::fault::Fault;
 
-/// Rules of one route.
+/// Maximum number of rules of a route.
 pub const REPLACEMENTS_MAX: usize = 32;
-/// Bytes of a body that are searched in one go.
+/// Bytes searched in one step.
 pub(crate) const REPLACED_BYTES: usize = 4 * 1024;
-/// What a searched byte weighs against a connection's turn.
+/// Cost of a searched byte against a connection's turn.
 pub(crate) const REPLACED_WEIGHT: usize = 2;
-/// How many times its text a text may be as long as that it replaces, where it replaces all of them: so long may a body become.
+/// Maximum ratio of the lengths of replacement and replaced text, for rules that replace all occurrences;
+/// bounds the growth of a body.
 const GROWTH_MAX: usize = 64;
-/// The same for a text that is put in once, in bytes.
+/// Maximum length of a text that is inserted once, in bytes.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Automata that a route keeps: one for each set of rules that a media type has.
+/// Maximum number of automata that a route caches, one for each set of rules that applies to a media type.
 const AUTOMATA_MAX: usize = 16;
 
-/// A text that is replaced.
+/// A replacement rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplacementRule {
-    /// What is replaced, byte by byte. Not empty.
+    /// The text to replace, compared byte by byte. Not empty.
     pub from: Vec<u8>,
-    /// Media types of the responses in which it is, as [`media::is_any_of`] reads them.
+    /// Media types of the responses to change, in the syntax of [`media::is_any_of`].
     pub media: Vec<String>,
-    /// Whether only the first one of a response is.
+    /// Whether only the first occurrence in a response is replaced.
     pub once: bool,
 }
 
-/// The texts that a route replaces. Where several begin at one place, the first rule counts. Shared by its requests.
+/// Replacement rules of a route, shared by its requests. If several match at one position, the first rule is
+/// used.
 #[derive(Debug)]
 pub struct BodyReplacement {
     rules: Vec<ReplacementRule>,
-    /// By the rules that they have, as bits.
+    /// Automata by their set of rules, as bits.
     automata: RefCell<Vec<(u32, Rc<AhoCorasick>)>>,
 }
 
-/// The texts that a request's response gets in place of those of the rules.
+/// Source of the replacement texts for a request.
 pub trait ReplacementTexts {
-    /// The text of a rule, for a response of this media type.
+    /// Returns the replacement of a rule, for a response of this media type.
     fn text(&self, rule: usize, media_type: &str) -> Vec<u8>;
 }
 
 impl BodyReplacement {
-    /// That of at most [`REPLACEMENTS_MAX`] rules.
+    /// Creates the replacement with at most [`REPLACEMENTS_MAX`] rules.
     ///
     /// # Panics
-    /// Where there are more, or one is empty.
+    /// Panics if there are more rules, or if a rule's text is empty.
     #[must_use]
     pub fn new(rules: Vec<ReplacementRule>) -> BodyReplacement {
         assert!(rules.len() <= REPLACEMENTS_MAX && rules.iter().all(|rule| !rule.from.is_empty()), "rules");
         BodyReplacement { rules, automata: RefCell::default() }
     }
 
-    /// The rules for a response, as bits; 0 where it is sent as it is: it has another type, is coded or a part, or has a digest of
-    /// its bytes.
+    /// Returns the rules for a response, as bits. 0 if it must not change: no rule applies to its type, it
+    /// has a content coding, is partial, or has a digest of its bytes.
     fn rules_for(&self, request: &Head, status: Status, fields: &Fields, media_type: &str) -> u32 {
         let excluded = status.is_informational()
             || status.forbids_content()
@@ -100,20 +102,20 @@ fn is_fixed_by_its_sender(fields: &Fields) -> bool {
     controls.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(b"no-transform"))
 }
 
-/// Date and strong tag are those of the content as it was.
+/// Removes or weakens the validators, which describe the original content.
 fn say_changed(fields: &mut Fields) {
     fields.remove(b"Last-Modified");
     weaken_tag(fields);
 }
 
-/// What a request has to replace.
+/// The replacements for a request.
 pub(crate) struct RequestReplacement {
     pub(crate) of: Rc<BodyReplacement>,
     pub(crate) texts: Box<dyn ReplacementTexts>,
 }
 
 impl RequestReplacement {
-    /// Edits the head of a response whose body is to be changed; `None` where it is sent as it is, or has no body that is sent.
+    /// Edits the head of a response whose body will change; `None` if it is sent unchanged or has no body.
     pub(crate) fn begin(
         &self,
         request: &CompressionInput<'_>,
@@ -137,12 +139,12 @@ impl RequestReplacement {
             Length::Known(bytes) => Some(bytes),
             Length::Unknown => None,
         };
-        // To HEAD the fields are those of GET.
+        // A response to HEAD has the fields of the response to GET.
         (request.head.method != Method::Head).then(|| Box::new(self.replacing(bits, &media_type, left)))
     }
 
-    /// Makes the fields of a 304 those of the whole response (RFC 9110 section 15.4.5). It seldom has a type, so one of a response
-    /// in which nothing is replaced may get a weak tag.
+    /// Gives a 304 the fields of the complete response (RFC 9110 section 15.4.5). A 304 seldom has a
+    /// Content-Type, so one whose response would not change may get a weak tag.
     fn describe_whole(&self, request: &CompressionInput<'_>, fields: &mut Fields) {
         let media_type = fields.first(b"Content-Type").map(media::without_parameters);
         let is_excluded = media_type
@@ -157,7 +159,7 @@ impl RequestReplacement {
         let rules = of.map(|(at, rule)| {
             let text = self.texts.text(at, media_type);
             let max = if rule.once { TEXT_BYTES_MAX } else { rule.from.len() * GROWTH_MAX };
-            // A client may have made it long.
+            // The text may include input of the client, so its length is limited.
             let text = (text.len() <= max).then_some(text);
             ActiveRule { from: rule.from.clone(), text, once: rule.once }
         });
@@ -167,23 +169,23 @@ impl RequestReplacement {
 
 struct ActiveRule {
     from: Vec<u8>,
-    /// `None` where it replaces nothing more.
+    /// `None` if the rule replaces nothing more.
     text: Option<Vec<u8>>,
     once: bool,
 }
 
-/// The replacing in the response under way.
+/// The replacement in the current response.
 pub(crate) struct Replacing {
     automaton: Rc<AhoCorasick>,
     rules: Vec<ActiveRule>,
-    /// The last bytes, where they may be the beginning of a text.
+    /// Trailing bytes that may begin a match.
     held: Vec<u8>,
-    /// Bytes that the handler has announced and not written yet.
+    /// Announced bytes that the handler has not written.
     left: Option<u64>,
 }
 
 impl Replacing {
-    /// A piece of the body; returns what there is to send now.
+    /// Replaces texts in a piece of the body; returns the bytes to send now.
     pub(crate) fn write(&mut self, piece: &[u8]) -> Result<Vec<u8>, Fault> {
         if let Some(left) = &mut self.left {
             let written = left.checked_sub(piece.len() as u64);
@@ -192,7 +194,7 @@ impl Replacing {
         Ok(self.replace(piece, false))
     }
 
-    /// Ends the body. Returns the last bytes of it.
+    /// Ends the body. Returns its last bytes.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Fault> {
         if self.left.is_some_and(|left| left > 0) {
             return Err(Fault::Broken("less body written than announced"));
@@ -205,7 +207,7 @@ impl Replacing {
         window.extend_from_slice(piece);
         let (mut out, mut at) = (Vec::with_capacity(window.len()), 0);
         let mut hold_at = if is_last { window.len() } else { self.hold_at(&window, at) };
-        // Of what begins before `hold_at` it is known whether it is one of the texts.
+        // Matches that begin before `hold_at` can be decided with the bytes at hand.
         while let Some(found) = self.automaton.find(Input::new(&window).range(at..)) {
             if found.start() >= hold_at {
                 break;
@@ -230,7 +232,7 @@ impl Replacing {
         out
     }
 
-    /// Where the bytes begin that may be the beginning of a text, from `at` on.
+    /// Returns the offset, from `at` on, of the bytes that may begin a match.
     fn hold_at(&self, window: &[u8], at: usize) -> usize {
         let longest = self.rules.iter().map(|rule| rule.from.len()).max().unwrap_or(1);
         let begins = |start: &usize| {
@@ -241,7 +243,7 @@ impl Replacing {
         (first..window.len()).find(begins).unwrap_or(window.len())
     }
 
-    /// Bytes of memory that it holds, without the automaton that the route's responses share.
+    /// Returns the memory held, in bytes, without the automaton that the route's responses share.
     pub(crate) fn weight_bytes(&self) -> usize {
         let of = |rule: &ActiveRule| rule.from.len() + rule.text.as_ref().map_or(0, Vec::len);
         REPLACED_BYTES + self.rules.iter().map(of).sum::<usize>()

@@ -1,4 +1,4 @@
-//! The response under way on an HTTP/1 connection: its head, the framing of its body, and its end.
+//! The response of an HTTP/1 connection: head, body framing and end.
 
 use http::encode::{Lines, Outgoing};
 use http::framing::Framing;
@@ -8,11 +8,11 @@ use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::filters::DefaultFields;
 
-/// What is sent without a body and keeps the connection.
+/// A response without a body that keeps the connection open.
 const BARE: Outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
 
 impl Conn {
-    /// Decides the framing and writes the head. Returns how much body the client gets.
+    /// Decides the framing and writes the head. Returns the size of the body that the client gets.
     pub(crate) fn begin(
         &mut self,
         status: Status,
@@ -33,15 +33,15 @@ impl Conn {
         self.keep_alive = outgoing.keep_alive;
         self.framing = outgoing.framing;
         if outgoing.framing == Framing::UntilClose {
-            // Its end is the connection's. Whatever ends the connection before the response is whole (a panic,
-            // the end of the process) must not look like that.
+            // The end of the connection marks the end of the body, so a premature end (a panic, the end of
+            // the process) must be a reset.
             self.link.stream().reset_on_close(true);
         }
         outgoing.framing.size()
     }
 
-    /// An interim response, or the one that switches protocols. A 1.0 client knows none, and gets none; others get 103 (Early
-    /// Hints) only where that is configured.
+    /// Writes an interim response, or the one that switches protocols. HTTP/1.0 clients get none; others get
+    /// 103 (Early Hints) only if that is configured.
     pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
         let is_hint = status == Status::EARLY_HINTS && !self.context().hints_over_http1.get();
         if self.version() == Version::Http10 || is_hint {
@@ -53,17 +53,17 @@ impl Conn {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The connection carries something else than HTTP from here on.
+    /// Switches the connection from HTTP to raw bytes.
     pub(crate) fn switch(&mut self) {
-        // What both ends make of it now is no response.
+        // The bandwidth limit applies to responses only.
         self.link.set_bucket(None);
-        // It may be idle for hours from here on.
+        // A tunnel may be idle for hours.
         self.work.input.shrink();
         self.keep_alive = false;
         self.framing = Framing::UntilClose;
     }
 
-    /// Body bytes of the response, at least one, framed.
+    /// Sends body bytes, at least one, with framing.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.framing != Framing::Chunked {
             return self.push(bytes).await;
@@ -74,7 +74,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The same, without waiting.
+    /// Like [`Conn::send`], without waiting.
     pub(crate) fn offer_body(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.framing != Framing::Chunked {
             return self.offer(bytes);
@@ -85,7 +85,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The body is complete.
+    /// Completes the body.
     pub(crate) fn finish(&mut self, trailers: &Fields) {
         if self.framing == Framing::Chunked {
             http::encode::last_chunk(&mut self.work.out, trailers);
@@ -95,14 +95,14 @@ impl Conn {
     /// Whether the connection may serve another request after this one.
     fn may_keep_alive(&self) -> bool {
         let context = self.context();
-        // A client that still waits for its 100 will not get it now, and whether it sends the body is anybody's guess.
+        // A client that still waits for `100 Continue` will not get it, and may or may not send the body.
         self.keep_alive
             && !self.continue_due
             && !context.draining.get()
             && !context.connection_limit.crowded()
     }
 
-    /// The version to answer in kind: a head that was refused may not have one.
+    /// Returns the version of the request; a head that was refused may have none.
     fn version(&self) -> Version {
         self.work.machine.head.version
     }

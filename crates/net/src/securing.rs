@@ -1,4 +1,4 @@
-//! Connections that begin with a TLS handshake.
+//! TLS handshakes of accepted connections.
 
 use crate::address::Peer;
 use crate::core::{IdleTask, TaskFuture};
@@ -13,16 +13,16 @@ const PLAIN_HTTP: Reject = Reject::new(
     "this port speaks HTTPS, and the request came without TLS: write https:// in front of the address",
 );
 
-/// A connection that has just been accepted, and whose TLS handshake is not complete. [`crate::Timeouts::head_ms`] is the time
-/// that it and the first request's head have together. While it waits for the client it has no future.
+/// An accepted connection whose TLS handshake is incomplete. [`crate::Timeouts::head_ms`] bounds the
+/// handshake and the head of the first request together. While it waits for the client, it holds no future.
 pub(crate) struct AwaitingHandshake<S> {
     idle: Box<IdleClient<S>>,
-    /// `None` until the first byte: a connection that is silent holds nothing for it.
+    /// `None` until the first byte, so that a silent connection holds no handshake state.
     handshake: Option<TlsHandshake>,
 }
 
 impl<S: Service> AwaitingHandshake<S> {
-    /// Lets it wait for its first byte.
+    /// Parks the connection until its first byte arrives.
     pub(crate) fn park(idle: Box<IdleClient<S>>) {
         let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
         source.set_deadline(idle.deadline_ms());
@@ -46,7 +46,7 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
     }
 }
 
-/// Makes the handshake of a connection of which bytes were read already: those after the PROXY protocol header.
+/// Performs the handshake of a connection whose bytes after the PROXY header were already read.
 pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let acceptor = idle.engine().context.tls.clone()?;
     match TlsHandshake::new(&acceptor, &idle.take_begun()) {
@@ -55,13 +55,13 @@ pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Op
     }
 }
 
-/// Continues the handshake as far as the client has sent its part; then the connection is parked, served or closed.
+/// Continues the handshake as far as possible; then parks, serves or closes the connection.
 async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
     let core = this.idle.link().core().clone();
     loop {
         let AwaitingHandshake { idle, handshake } = &mut *this;
         if core.now_ms() >= idle.deadline_ms() {
-            // Who said nothing needs no remark: browsers open connections ahead of their use.
+            // Silent connections are not logged: browsers open connections in advance.
             let has_begun = handshake.as_ref().is_some_and(TlsHandshake::has_begun);
             return match has_begun {
                 true => refuse(this.idle, &HandshakeFailure::of("the TLS handshake took too long")).await,
@@ -72,7 +72,7 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             let acceptor = idle.engine().context.tls.as_ref()?;
             *handshake = TlsHandshake::new(acceptor, b"").ok();
         }
-        // Signatures and key exchanges take up to a millisecond and more: whoever else is ready goes first.
+        // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
         core.turn_for_long_work().await;
         let client = match idle.peer() {
             Peer::Tcp(address) => Some(address.ip()),
@@ -89,7 +89,7 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
                 source.wait_read(core.current());
                 return Some(this);
             }
-            // At the deadline the loop ends it.
+            // At the deadline, the loop ends the handshake.
             Ok(HandshakeStep::Writes) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
                 let counters = &this.idle.engine().context.counters;
@@ -119,7 +119,7 @@ async fn refuse<S: Service>(
     }
     match failure.is_http {
         true => Box::pin(turn_away(idle, PLAIN_HTTP)).await,
-        // The alert arrives before the end.
+        // The client gets the alert before the end.
         false => idle.link_mut().shutdown_write(),
     }
     None

@@ -1,4 +1,4 @@
-//! The server: one engine a thread, started, counted, drained.
+//! The server: one engine per thread, with counters and graceful shutdown.
 
 use std::cell::Cell;
 use std::io;
@@ -22,7 +22,7 @@ use crate::remote::Remote;
 use crate::service::{Engine, Service};
 use crate::work::{BufferPool, POOL_BYTES_MAX};
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     listeners: Listeners,
     counters: Vec<Arc<Counters>>,
@@ -30,7 +30,7 @@ pub struct Server {
     threads: Vec<JoinHandle<io::Result<bool>>>,
 }
 
-/// Asks a server to stop; from any thread.
+/// Handle for stopping a server, usable from any thread.
 #[derive(Clone)]
 pub struct Stop {
     draining: Arc<AtomicBool>,
@@ -39,15 +39,15 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Whether that has begun.
+    /// Whether the server is stopping.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Stops accepting; answers what has been asked, with `Connection: close`; then the engines end.
+    /// Stops accepting, completes requests in progress with `Connection: close`, then ends the engines.
     pub fn drain(&self) {
-        // Each core holds its own sockets until it has accepted what the kernel has queued.
+        // Each core keeps its sockets until it has accepted the connections in the kernel's queue.
         self.listeners.close();
         self.draining.store(true, Ordering::Relaxed);
         for remote in &self.remotes {
@@ -56,21 +56,22 @@ impl Stop {
     }
 }
 
-/// Idle connections get this long after a stop for a request already on its way.
+/// Time for which idle connections stay open after a stop, for requests already on their way.
 const IDLE_GRACE_MS: u64 = 1_000;
-/// How often a draining core looks whether it is done.
+/// Interval at which a draining core checks whether it is done.
 const DRAIN_LOOK_MS: u64 = 20;
 
-/// How often it is looked whether memory can be given back.
+/// Interval of checks whether memory can be released.
 const HOUSE_MS: u64 = 1_000;
-/// So many times in a row: what is kept for a moment, in pools here and elsewhere, is free a little later.
+/// Number of releases after a fall: memory kept for a short time, in pools here and elsewhere, becomes free a
+/// little later.
 const RELEASES: u32 = 4;
 
 impl Server {
     /// Binds the addresses and starts the engines; `service` is called once on each.
     ///
     /// # Errors
-    /// The system's, with the address that could not be had; or what `service` returned.
+    /// System errors, with the address that could not be bound; or the error of `service`.
     pub fn start<S: Service>(
         options: &Options,
         listens: &[impl Clone + Into<Listen>],
@@ -81,10 +82,10 @@ impl Server {
         Server::serve(options, bound.collect::<io::Result<_>>()?, service)
     }
 
-    /// Starts the engines on sockets that are bound already, for as many threads as `options` has.
+    /// Starts the engines on bound sockets, for the number of threads in `options`.
     ///
     /// # Errors
-    /// The system's, or what `service` returned.
+    /// System errors, or the error of `service`.
     pub fn serve<S: Service>(
         options: &Options,
         listeners: Vec<Listener>,
@@ -102,7 +103,7 @@ impl Server {
         for index in 0..cores {
             let doors = listeners.doors(index, cores);
             if let Err(error) = server.start_engine(options, &pool, service.clone(), doors) {
-                // The engines that did start have no request yet, and end.
+                // The engines already started have no requests and end.
                 server.stop.drain();
                 return Err(error);
             }
@@ -126,7 +127,7 @@ impl Server {
             let core = Core::within(Clock::new(), pool, options.memory.clone())?;
             let service = service(&core)?;
             let orders = Arc::new(DoorOrders::new(core.remote()));
-            // Fails only where nobody waits for it any more.
+            // Fails only if the starting thread has stopped waiting.
             let _ = report.send((core.remote(), orders.clone()));
             run_core(&core, &options, (doors, &orders), service, theirs, &draining)
         })?;
@@ -142,34 +143,34 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses served on, with the ports that the kernel chose.
+    /// Returns the bound addresses, with the ports that the kernel chose.
     #[must_use]
     pub fn addresses(&self) -> Vec<Bind> {
         self.listeners.addresses()
     }
 
-    /// Its listeners, which may be replaced.
+    /// Returns the listeners, which can be replaced.
     #[must_use]
     pub fn listeners(&self) -> Listeners {
         self.listeners.clone()
     }
 
-    /// The counters of each core.
+    /// Returns the counters of each core.
     #[must_use]
     pub fn counters(&self) -> &[Arc<Counters>] {
         &self.counters
     }
 
-    /// The way to stop it.
+    /// Returns a handle for stopping the server.
     #[must_use]
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Waits until every engine has ended. True where all connections were finished before the drain timeout.
+    /// Waits until every engine has ended. Returns true if all connections ended before the drain timeout.
     ///
     /// # Errors
-    /// An engine's failure.
+    /// Returns the error of an engine; fails if one panicked.
     pub fn join(mut self) -> io::Result<bool> {
         let mut drained = true;
         for thread in std::mem::take(&mut self.threads) {
@@ -231,7 +232,7 @@ fn run_core<S: Service>(
     Ok(drained.get().unwrap_or(false))
 }
 
-/// Gives memory back after a burst: buffers that nobody needs any more, and what the allocator keeps of them.
+/// Releases memory after a burst: unused buffers, and what the allocator retains.
 async fn keep_house(context: Rc<Context>, release: Option<fn()>) {
     let mut releases = 0;
     loop {
@@ -247,12 +248,12 @@ async fn keep_house(context: Rc<Context>, release: Option<fn()>) {
     }
 }
 
-/// Waits for the connections to end, as long as they may: those that the kernel has queued, too.
+/// Waits for the connections to end, including those in the kernel's queue, at most for the drain timeout.
 async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.get().drain_ms;
-    // Ours and the engine's own are not listeners.
+    // The references here and in [`OpenDoors`] are not sockets.
     while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent_ms = core.now_ms() - began_ms;
         if spent_ms >= drain_ms {

@@ -1,4 +1,4 @@
-//! What a server asks of those who answer.
+//! Interface between the server and the application that handles requests.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,60 +23,63 @@ use crate::state::RequestState;
 use crate::stream_client::{StreamChoice, StreamStart};
 use crate::tls::HandshakeFailure;
 
-/// What answers requests: made once on each core, so it needs no locks.
+/// A request handler. One instance is made for each core, so no locks are needed.
 pub trait Service: 'static {
-    /// Answers one request. A fault ends the connection; before a response it is answered by its status.
+    /// Handles one request. A fault ends the connection; if no response has begun, an error response for it
+    /// is sent first.
     fn serve(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>>;
 
     /// Called once for each request, after its response. Must not block.
     fn log(&self, record: &RequestRecord<'_>);
 
-    /// The pages of errors for requests that no handler has seen: bytes that are no valid request, want of memory.
-    /// [`Exchange::set_pages`] replaces them for one request. Default: status and reason in plain text.
+    /// Returns the error pages for requests that no handler has seen: malformed ones, and those refused for
+    /// lack of memory. [`Exchange::set_pages`] replaces them for one request. Default: status and reason in
+    /// plain text.
     fn error_pages(&self) -> Rc<dyn ErrorPages> {
         Rc::new(PlainText)
     }
 
-    /// Decides what becomes of a connection to a listener with streams ([`crate::Listen::streams`]). Must not block. Default: it
-    /// is closed.
+    /// Decides how to handle a connection to a listener with streams ([`crate::Listen::streams`]). Must not
+    /// block. Default: close it.
     fn choose_stream(&self, _start: &StreamStart<'_>, _core: &Core) -> StreamChoice {
         StreamChoice::Close
     }
 
-    /// Called where a client's TLS handshake has failed. Must not block.
+    /// Called after a client's TLS handshake has failed. Must not block.
     fn handshake_failed(&self, _peer: Peer, _failure: &HandshakeFailure) {}
 }
 
-/// What there is to say about a request that is over.
+/// Log record of a completed request.
 pub struct RequestRecord<'x> {
     /// The request; `None` if the bytes received were not a valid one.
     pub request: Option<Request<'x>>,
-    /// Who was at the other end of the connection.
+    /// The peer of the connection.
     pub peer: Peer,
-    /// Who asked.
+    /// The client that sent the request.
     pub client: Client,
-    /// What was answered; 499 where the client went away before that.
+    /// Status of the response; 499 if the client disconnected before it.
     pub status: Status,
-    /// Content bytes of the response.
+    /// Size of the response body, in bytes.
     pub body_bytes: u64,
-    /// From the whole head to the end of the handler's work, in microseconds: what is served in one turn of the engine takes 0.
+    /// Time from the complete request head to the end of the handler, in microseconds; 0 for requests served
+    /// in one turn of the engine.
     pub duration_us: u64,
-    /// From the whole head to the head of the response, in microseconds; 0 where there was none.
+    /// Time from the complete request head to the response head, in microseconds; 0 if there was none.
     pub first_byte_us: u64,
-    /// Content bytes of the request that were read.
+    /// Bytes of the request body that were read.
     pub request_bytes: u64,
-    /// What handlers have reported of it.
+    /// Information reported by handlers.
     pub notes: &'x RequestNotes,
-    /// What [`Exchange::set_label`] was given; 0 by default.
+    /// The label set by [`Exchange::set_label`]; 0 by default.
     pub label: usize,
-    /// Why it did not end well.
+    /// The fault that ended the request, if any.
     pub fault: Option<&'x Fault>,
-    /// When, in seconds since 1970.
+    /// Time of the record, in seconds since 1970.
     pub unix_s: u64,
 }
 
 impl RequestState {
-    /// What there is to say about the request now that it is over.
+    /// Returns the log record of the completed request.
     pub(crate) fn record<'x>(
         &'x self,
         request: Option<Request<'x>>,
@@ -100,26 +103,27 @@ impl RequestState {
     }
 }
 
-/// A core's connections and what serves them.
+/// The connections of a core and the service that handles their requests.
 pub(crate) struct Engine<S> {
     pub(crate) context: Rc<Context>,
     pub(crate) service: S,
 }
 
-/// Runs a handler, drops it where its client has gone away, and catches its panic: that costs one request.
+/// Runs a handler, drops it if its client has disconnected, and catches panics, so that a panic affects only
+/// one request.
 pub(crate) async fn guarded(
     source: &Source,
     core: &Core,
     mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
 ) -> Result<(), Fault> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
-        // A handler that has closed its side itself reads up to the client's end, or learns of a reset there.
+        // A handler that has closed its sending side reads up to the client's end, or notices a reset there.
         Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
             Poll::Ready(Err(Fault::Gone))
         }
         Ok(polled) => polled,
         Err(_) => {
-            // The panic hook has logged it.
+            // The panic hook has logged the panic.
             core.count_panic();
             Poll::Ready(Err(Fault::Broken("the handler panicked")))
         }
@@ -128,11 +132,11 @@ pub(crate) async fn guarded(
 }
 
 impl DetachedRequest {
-    /// Serves it with a handler, and passes the response to `sink`. To be run as a task of its own. When the sink is abandoned
-    /// or the handler panics, it ends.
+    /// Serves the request with a handler and passes the response to `sink`. Must run as a task of its own.
+    /// Ends when the sink is abandoned or the handler panics.
     ///
     /// # Errors
-    /// The response is not whole.
+    /// Fails if the response is incomplete.
     pub async fn serve(
         self,
         sink: Rc<dyn ResponseSink>,

@@ -1,7 +1,9 @@
-//! A simulated transport: short writes, would-block, half-closes, resets, from a seed. A seed that fails is a test.
+//! A simulated transport with short writes, EAGAIN, half-closes and resets, driven by a seed. A failing seed
+//! is a reproducible test.
 //!
-//! It keeps the kernel's contract, no more: a short read has emptied the socket, an edge reports only changes, closing
-//! with bytes unread resets the connection, and what a reset client had not read yet is lost.
+//! It provides only the kernel's guarantees: a short read has emptied the socket, an edge reports only
+//! changes, closing with unread bytes resets the connection, and a reset discards what the client has not
+//! read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,7 +16,7 @@ use rustix::io::Errno;
 use crate::core::Core;
 use crate::source::{GONE, HALF_CLOSED, READ, WRITE};
 
-/// Random numbers that a seed decides.
+/// A seeded random number generator.
 pub(crate) struct Dice(RefCell<fastrand::Rng>);
 
 impl Dice {
@@ -22,18 +24,18 @@ impl Dice {
         Dice(RefCell::new(fastrand::Rng::with_seed(seed)))
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which must not be zero.
     pub(crate) fn roll(&self, bound: u64) -> u64 {
         self.0.borrow_mut().u64(..bound)
     }
 
-    /// True once in `times`.
+    /// Returns true with a probability of 1 in `times`.
     pub(crate) fn once_in(&self, times: u64) -> bool {
         self.roll(times) == 0
     }
 }
 
-/// How the server ended a connection, as its client sees it.
+/// The end of a connection as its client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// An orderly end, after everything that was sent.
@@ -42,7 +44,7 @@ pub(crate) enum End {
     Reset,
 }
 
-/// The server's hold on a simulated connection: dropping it closes that.
+/// The server's handle of a simulated connection; dropping it closes the connection.
 pub(crate) struct ServerEnd(pub(crate) Rc<SimulatedWire>);
 
 impl Deref for ServerEnd {
@@ -59,30 +61,30 @@ impl Drop for ServerEnd {
     }
 }
 
-/// The server's end of a simulated connection; the test holds it too and plays the client.
+/// A simulated connection. The test shares it and plays the client.
 pub(crate) struct SimulatedWire {
     token: Cell<u64>,
     dice: Dice,
     to_server: RefCell<VecDeque<u8>>,
-    /// What the client has not read yet.
+    /// Bytes that the client has not read.
     to_client: RefCell<Vec<u8>>,
-    /// Bytes that the client's socket still takes.
+    /// Room in the client's socket, in bytes.
     room: Cell<usize>,
-    /// The last write found no room: the next room is news.
+    /// Set if the last write found no room, so that new room must be reported.
     no_room: Cell<bool>,
     news: Cell<bool>,
     client_closed: Cell<bool>,
-    /// It closed both ways: a write is answered with a reset.
+    /// Whether the client has closed both directions, so that a write causes a reset.
     client_gone: Cell<bool>,
-    /// And did so before the server's end came.
+    /// Whether the client closed before the server ended the connection.
     left_early: Cell<bool>,
     reset: Cell<bool>,
     resets_on_close: Cell<bool>,
     server_shut: Cell<bool>,
     server_end: Cell<Option<End>>,
-    /// How much each send took.
+    /// Sizes of the sends.
     pub(crate) sends: RefCell<Vec<usize>>,
-    /// Each send takes all that there is room for, instead of some of it.
+    /// Whether each send takes everything that fits instead of a random part.
     pub(crate) whole_sends: Cell<bool>,
 }
 
@@ -95,7 +97,7 @@ impl SimulatedWire {
             to_client: RefCell::default(),
             room: Cell::new(usize::MAX),
             no_room: Cell::new(false),
-            // A new registration reports what is there already.
+            // A new registration reports the current state.
             news: Cell::new(true),
             client_closed: Cell::new(false),
             client_gone: Cell::new(false),
@@ -113,7 +115,7 @@ impl SimulatedWire {
         self.token.set(token);
     }
 
-    /// Reports a change to the core as epoll does, with every flag that is set now. False if nothing has changed.
+    /// Reports a change to the core as epoll does, with every flag that is set. False without changes.
     pub(crate) fn deliver(&self, core: &Core) -> bool {
         if self.server_closed() || !self.news.take() {
             return false;
@@ -140,7 +142,7 @@ impl SimulatedWire {
 
     pub(crate) fn client_sends(&self, bytes: &[u8]) {
         if self.server_closed() {
-            // Nobody is there: the client learns of that by a reset, before it has read what came.
+            // The client gets a reset before it has read the remaining data.
             self.server_end.set(Some(End::Reset));
             self.to_client.borrow_mut().clear();
             return;
@@ -149,7 +151,7 @@ impl SimulatedWire {
         self.news.set(true);
     }
 
-    /// It will send no more, but still read.
+    /// Closes the client's sending side; it still reads.
     pub(crate) fn client_half_closes(&self) {
         self.client_closed.set(true);
         self.news.set(true);
@@ -167,7 +169,7 @@ impl SimulatedWire {
         self.news.set(true);
     }
 
-    /// How much more the client's socket takes.
+    /// Sets the room in the client's socket.
     pub(crate) fn set_room(&self, bytes: usize) {
         self.room.set(bytes);
         if bytes > 0 && self.no_room.take() {
@@ -175,18 +177,18 @@ impl SimulatedWire {
         }
     }
 
-    /// What has come since the last call.
+    /// Returns the bytes received since the last call.
     pub(crate) fn client_reads(&self) -> Vec<u8> {
         self.to_client.take()
     }
 
-    /// Bytes that the server has not read yet.
+    /// Returns the number of bytes that the server has not read.
     pub(crate) fn unread(&self) -> usize {
         self.to_server.borrow().len()
     }
 
-    /// How the server ended it, as the client learns after everything that came before. To one that left without
-    /// waiting for the end it was none that completes anything.
+    /// Returns the end of the connection as the client sees it after all earlier data. A client that left
+    /// without waiting for the end sees a reset, which completes no response.
     pub(crate) fn end(&self) -> Option<End> {
         if self.left_early.get() {
             return Some(End::Reset);

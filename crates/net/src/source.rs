@@ -1,27 +1,27 @@
-//! What tasks wait for: whether it is ready, which task waits for it, and until when.
+//! Event sources: their readiness, the tasks that wait for them, and deadlines.
 
 use std::cell::Cell;
 
 use rustix::event::epoll;
 
-/// A source can be read, or its end seen.
+/// The source is readable, or at its end.
 pub(crate) const READ: u8 = 1;
-/// A source can be written.
+/// The source is writable.
 pub(crate) const WRITE: u8 = 2;
-/// The peer closed its sending side.
+/// The peer has closed its sending side.
 pub(crate) const HALF_CLOSED: u8 = 4;
 /// The connection is closed in both directions, or has failed.
 pub(crate) const GONE: u8 = 8;
-/// The server has ended it: nothing more is read or written.
+/// The server has aborted the connection; reads and writes fail.
 pub(crate) const ABORTED: u8 = 16;
 
-/// The number of no task.
+/// Represents the absence of a task.
 pub(crate) const NO_TASK: u32 = u32::MAX;
-/// In place of a task's number: a waker of somebody else waits, which the core keeps.
+/// In place of a task's number: the waker of a combinator waits, which the core stores.
 pub(crate) const FOREIGN: u32 = u32::MAX - 1;
 
-/// What tasks wait for: the readiness of one descriptor as the reactor knows it, or that of one stream of a multiplexed
-/// connection, which the connection's task sets. Shared by its owner and the reactor's table.
+/// An event source: the readiness of one descriptor, set by the reactor, or of one stream of a multiplexed
+/// connection, set by the connection's task. Shared by its owner and the reactor's table.
 #[derive(Debug)]
 pub struct Source {
     pub(crate) token: u64,
@@ -30,15 +30,16 @@ pub struct Source {
     pub(crate) writer: Cell<u32>,
     pub(crate) deadline_ms: Cell<u64>,
     pub(crate) expired: Cell<bool>,
-    /// This side has closed its sending: with the peer's end the connection is gone both ways, and yet there may be
-    /// bytes that were sent before and are not read.
+    /// Whether this side has closed its sending direction. The peer's end then sets [`GONE`], although unread
+    /// data may remain.
     pub(crate) sent_end: Cell<bool>,
-    /// It stays registered though its stream ends: the connection becomes idle, and is found by the token.
+    /// Whether the source stays registered when its stream is dropped, because the connection becomes idle
+    /// and is found by the token.
     pub(crate) stays: Cell<bool>,
 }
 
 impl Source {
-    /// A source that no task waits for. A new socket counts as writable.
+    /// Creates a source without waiting tasks. A new socket counts as writable.
     pub(crate) fn new(token: u64) -> Source {
         Source {
             token,
@@ -52,7 +53,7 @@ impl Source {
         }
     }
 
-    /// Readiness bits that are set.
+    /// Returns the readiness bits.
     pub(crate) fn ready(&self) -> u8 {
         self.ready.get()
     }
@@ -62,32 +63,32 @@ impl Source {
         self.ready() & GONE != 0
     }
 
-    /// Ends it from this side: whoever waits for it, reads or writes finds an error next.
+    /// Aborts the connection from this side: waiting, reading and writing tasks get an error.
     pub(crate) fn abort(&self) {
         self.ready.set(self.ready.get() | READ | WRITE | GONE | ABORTED);
     }
 
-    /// Whether the server has ended it.
+    /// Whether the server has aborted the connection.
     pub(crate) fn is_aborted(&self) -> bool {
         self.ready() & ABORTED != 0
     }
 
-    /// The last call would have blocked: wait for the next edge.
+    /// Clears readiness after a call that would have blocked, to wait for the next edge.
     pub(crate) fn clear(&self, bits: u8) {
         self.ready.set(self.ready.get() & !bits);
     }
 
-    /// When the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX` for never.
+    /// Sets when the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX`: never.
     pub(crate) fn set_deadline(&self, at_ms: u64) {
         self.deadline_ms.set(at_ms);
     }
 
-    /// Whether the deadline passed since the last look.
+    /// Whether the deadline has passed since the last call.
     pub(crate) fn take_expired(&self) -> bool {
         self.expired.take()
     }
 
-    /// No task waits for it any more.
+    /// Removes the waiting tasks and the deadline.
     pub(crate) fn forget_waiters(&self) {
         self.reader.set(NO_TASK);
         self.writer.set(NO_TASK);
@@ -95,18 +96,18 @@ impl Source {
         self.expired.set(false);
     }
 
-    /// This task waits to read.
+    /// Registers the task that waits to read.
     pub(crate) fn wait_read(&self, task: u32) {
         self.reader.set(task);
     }
 
-    /// This task waits to write.
+    /// Registers the task that waits to write.
     pub(crate) fn wait_write(&self, task: u32) {
         self.writer.set(task);
     }
 }
 
-/// What an event says.
+/// Converts epoll flags to readiness bits.
 pub(crate) fn readiness(flags: epoll::EventFlags) -> u8 {
     use epoll::EventFlags;
     let mut ready = 0;

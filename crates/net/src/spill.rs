@@ -1,9 +1,9 @@
-//! Temporary files for bytes that one side sends faster than the other takes.
+//! Temporary files for data that one side sends faster than the other accepts.
 //!
-//! A [`SpillStore`] says where the files are and how many bytes they may hold in all; a [`SpillQuota`] is what one owner (an
-//! application, a route with `proxy`) may use of that, on all cores together; a [`SpillFile`] has no name, belongs to one
-//! request and charges each byte to both. Its space is free again when it is dropped. Calls that may wait for a disk run
-//! on the threads of [`crate::offload`].
+//! A [`SpillStore`] defines the directory and the total size of the files. A [`SpillQuota`] is the share of
+//! one owner (an application, a route with `proxy`) on all cores. A [`SpillFile`] has no name, belongs to one
+//! request and charges each byte to both; dropping it frees its space. Calls that may wait for a disk run on
+//! the threads of [`crate::offload`].
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,49 +22,49 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 use crate::core::Core;
 use crate::offload::OffloadPool;
 
-/// Bytes that are loaded from a disk together.
+/// Bytes loaded from a disk in one job.
 const WINDOW_BYTES: u64 = 256 * 1024;
-/// What of them is in a buffer of ours at a time.
+/// Size of the buffer used for loading.
 const LOAD_BYTES: u64 = 16 * 1024;
-/// After a disk has failed, nobody asks it again for so long.
+/// Time for which no file is created or extended after a failure of the file system.
 const FAILED_MS: u64 = 1_000;
-/// That bytes are refused is logged once in so long.
+/// Minimum interval between log messages about refused bytes.
 const REPORT_MS: u64 = 60_000;
-/// Names tried for a file where the file system knows none without a name.
+/// Attempts to find a free name in a file system without O_TMPFILE.
 const NAMES_MAX: u32 = 64;
 
-/// Where temporary files are, and how many bytes all of them may hold.
+/// The directory of temporary files and their total size.
 #[derive(Debug)]
 pub struct SpillStore {
     folder: PathBuf,
     bytes_max: AtomicU64,
     used: AtomicU64,
     since: Instant,
-    /// When the file system failed last, in milliseconds after `since`; 0 where it has not.
+    /// Time of the last failure of the file system, in milliseconds after `since`; 0 if there was none.
     failed_ms: AtomicU64,
 }
 
-/// What one owner may use of a store.
+/// The share of a store that one owner may use.
 #[derive(Debug)]
 pub struct SpillQuota {
     store: Arc<SpillStore>,
     bytes_max: u64,
     used: AtomicU64,
     was_full: AtomicBool,
-    /// When it was last said that bytes were refused, as `failed_ms` of the store.
+    /// Time of the last log message about refused bytes, like `failed_ms` of the store.
     reported_ms: AtomicU64,
 }
 
-/// Why bytes were not taken into a file.
+/// Reason why bytes were not written to a file.
 #[derive(Debug)]
 pub enum SpillError {
-    /// The owner's files are as large as they may be: `spill`.
+    /// The files of the owner have reached the limit `spill`.
     QuotaFull(u64),
-    /// All files together are: `limits.spill`.
+    /// All files together have reached the limit `limits.spill`.
     StoreFull(u64),
-    /// The file system has no room, or fails.
+    /// The file system is full or has failed.
     Io(PathBuf, io::Error),
-    /// It has failed a moment ago.
+    /// The file system has failed recently, so it was not tried again.
     Failing,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for SpillError {
 }
 
 impl SpillStore {
-    /// Files in `folder` of at most so many bytes together. Nothing is opened yet.
+    /// Creates a store for files in `folder` with a total size of at most `bytes_max`. Opens nothing.
     #[must_use]
     pub fn new(folder: &Path, bytes_max: u64) -> Arc<SpillStore> {
         Arc::new(SpillStore {
@@ -94,32 +94,32 @@ impl SpillStore {
         })
     }
 
-    /// Bytes that files hold now.
+    /// Returns the total size of the files, in bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that files may hold together.
+    /// Returns the maximum total size of the files, in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Sets how many bytes files may hold together from now on.
+    /// Sets the maximum total size of the files, in bytes.
     pub fn set_bytes_max(&self, bytes_max: u64) {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// A file without a name: nobody else can open it, and it is gone with its last descriptor.
+    /// Creates a file without a name, which no other process can open. Deleted with its last descriptor.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn create(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         match open(&self.folder, flags | OFlags::TMPFILE, mode) {
-            // What file systems and kernels say that know no files without a name.
+            // Errors of file systems and kernels without O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.create_and_unlink(flags, mode),
             opened => Ok(opened?),
         }
@@ -161,7 +161,7 @@ impl SpillStore {
 }
 
 impl SpillQuota {
-    /// At most so many bytes of the store, on all cores; `None` where that is 0.
+    /// Creates a share of at most `bytes_max` bytes of the store, on all cores; `None` if that is 0.
     #[must_use]
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
         (bytes_max.min(store.bytes_max()) > 0).then(|| {
@@ -171,13 +171,13 @@ impl SpillQuota {
         })
     }
 
-    /// Bytes that its files hold now.
+    /// Returns the total size of the owner's files, in bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether to log that bytes were refused: once a minute.
+    /// Whether to log that bytes were refused; true at most once a minute.
     #[must_use]
     pub fn is_to_report(&self) -> bool {
         let now_ms = self.store.now_ms();
@@ -185,8 +185,8 @@ impl SpillQuota {
         self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
-    /// Whether a file of so many bytes may be begun. Once the quota was full, not until a quarter of it is free: the space
-    /// that one client leaves is not written again by one that it does not suffice for.
+    /// Checks whether a file of this size may be created. After the quota was exhausted, a quarter of it must
+    /// be free again, so that freed space is not filled by files that do not fit in the end.
     fn check(&self, bytes: u64) -> Result<(), SpillError> {
         if self.was_full.load(Ordering::Relaxed) {
             if self.used() > self.bytes_max - self.bytes_max / 4 {
@@ -214,13 +214,13 @@ impl SpillQuota {
     }
 }
 
-/// Adds, unless that is more than `max`, which is the error.
+/// Adds `bytes` to `sum`, or returns `max` as an error if that would exceed it.
 fn add(sum: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
     let more = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= max);
     sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ()).map_err(|_| max)
 }
 
-/// A file and what it is charged: shared with the threads that work on it.
+/// A file and its charge, shared with the threads that work on it.
 #[derive(Debug)]
 struct Charged {
     quota: Arc<SpillQuota>,
@@ -236,21 +236,21 @@ impl Charged {
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        // Space is free before others may use it.
+        // Close the file before its space is released to others.
         drop(self.file.take());
         self.quota.release(*self.bytes.get_mut());
     }
 }
 
-/// A temporary file of one request: written at its end, read from its beginning.
+/// A temporary file of one request: written at the end, read from the beginning.
 pub struct SpillFile {
     charged: Option<Arc<Charged>>,
     pool: OffloadPool,
-    /// The first byte that was not read back.
+    /// Offset of the first byte that was not read back.
     at: u64,
-    /// After the last byte written.
+    /// End of the written bytes.
     end: u64,
-    /// Up to here it is in memory, as far as is known.
+    /// Offset up to which the content is known to be in memory.
     loaded_to: u64,
     loading: Option<Arc<AtomicBool>>,
 }
@@ -262,13 +262,13 @@ impl fmt::Debug for SpillFile {
 }
 
 impl SpillFile {
-    /// An empty file, for so many bytes as far as is known.
+    /// Creates an empty file for an expected size of `bytes`.
     ///
     /// # Errors
-    /// There is no room for those; or the file system's.
+    /// Fails if that size exceeds a limit, or on an error of the file system.
     pub async fn create(core: &Core, quota: &Arc<SpillQuota>, bytes: u64) -> Result<SpillFile, SpillError> {
         quota.store.check()?;
-        // What would not fit as a whole helps nobody.
+        // A partially spilled response would be of no use.
         quota.check(bytes.max(1))?;
         let store = quota.store.clone();
         let file = core.offload(move || store.create()).await.map_err(|error| quota.store.failed(error))?;
@@ -287,19 +287,19 @@ impl SpillFile {
         self.charged.as_ref().expect("taken only when it is dropped")
     }
 
-    /// Whose quota it is charged to.
+    /// Returns the quota that the file is charged to.
     #[must_use]
     pub fn quota(&self) -> &Arc<SpillQuota> {
         &self.charged().quota
     }
 
-    /// Bytes that were not read back.
+    /// Returns the number of bytes that were not read back.
     #[must_use]
     pub fn unread(&self) -> u64 {
         self.end - self.at
     }
 
-    /// Bytes written.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end
@@ -311,14 +311,14 @@ impl SpillFile {
         self.end == 0
     }
 
-    /// Reading starts again at its first byte.
+    /// Restarts reading at the first byte.
     pub fn rewind(&mut self) {
         self.at = 0;
         self.loaded_to = 0;
     }
 
-    /// Writes `bytes[from..]` at its end. Gives the bytes back, and how many of them, from the first one, are written
-    /// or were before `from`: all, unless there is an error.
+    /// Appends `bytes[from..]`. Returns the bytes and the number of them, counted from the first, that are
+    /// written or precede `from`; all unless there is an error.
     pub async fn append(
         &mut self,
         core: &Core,
@@ -345,10 +345,10 @@ impl SpillFile {
         (bytes, from + written, result.map_err(|error| charged.quota.store.failed(error)))
     }
 
-    /// The next bytes, at most so many; empty at the end.
+    /// Reads the next bytes, at most `bytes_max`; returns none at the end.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub async fn read(&mut self, core: &Core, mut into: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
         let len = bytes_max.min(usize::try_from(self.unread()).unwrap_or(usize::MAX));
         into.resize(len, 0);
@@ -364,8 +364,8 @@ impl SpillFile {
 
     // ---- for `sendfile`, which must not wait for a disk ----
 
-    /// What can be sent now without waiting for a disk: a descriptor, an offset and a length. `None` while it is being
-    /// loaded: the current task runs again when it is.
+    /// Returns a descriptor, offset and length that can be sent without waiting for a disk. `None` while the
+    /// content is being loaded; the current task is woken when that is done.
     pub(crate) fn window(&mut self, core: &Core) -> Option<(BorrowedFd<'_>, u64, usize)> {
         if self.loading.as_ref().is_some_and(|done| !done.load(Ordering::Acquire)) {
             return None;
@@ -385,12 +385,12 @@ impl SpillFile {
         Some((self.charged().fd(), self.at, len as usize))
     }
 
-    /// So many bytes of the window were sent.
+    /// Advances the window by sent bytes.
     pub(crate) fn sent(&mut self, bytes: u64) {
         self.at += bytes;
     }
 
-    /// Whether a window is being loaded, and then whether that is done.
+    /// Returns whether loading is done; `None` if no window is being loaded.
     pub(crate) fn loading(&self) -> Option<bool> {
         self.loading.as_ref().map(|done| done.load(Ordering::Acquire))
     }
@@ -405,7 +405,7 @@ impl SpillFile {
         let (charged, at, theirs) = (self.charged().clone(), self.at, done.clone());
         let wake = core.waker_from_elsewhere();
         self.pool.run(move || {
-            // Where it fails, so does what is done with it next.
+            // On failure, the following `sendfile` fails too.
             let _ = load(charged.fd(), at, end);
             theirs.store(true, Ordering::Release);
             wake();
@@ -416,25 +416,26 @@ impl SpillFile {
 
 impl Drop for SpillFile {
     fn drop(&mut self) {
-        // Freeing a large file takes a while.
+        // Freeing a large file takes time, so do it on another thread.
         let charged = self.charged.take();
         self.pool.run(move || drop(charged));
     }
 }
 
-/// The file of a connection's output.
+/// The temporary file of a connection's output.
 pub(crate) struct Overflow {
     pub(crate) file: SpillFile,
-    /// Bytes are on their way into it: should that be given up half-way, they are lost, and so is the connection.
+    /// Set while bytes are being written to the file. If that is cancelled, these bytes are lost, and the
+    /// connection must be closed.
     pub(crate) writing: bool,
 }
 
-/// What a slow client has not taken of a connection's or a stream's output, if any of it is in a file.
+/// Output of a connection or stream in a temporary file, if there is any.
 #[derive(Default)]
 pub(crate) struct SpilledOutput(Option<Box<Overflow>>);
 
 impl SpilledOutput {
-    /// Bytes in the file that were not sent.
+    /// Returns the number of unsent bytes in the file.
     pub(crate) fn unread_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |overflow| overflow.file.unread())
     }
@@ -444,12 +445,12 @@ impl SpilledOutput {
         self.0.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
     }
 
-    /// Whether they have been loaded.
+    /// Whether the next bytes to send have been loaded.
     pub(crate) fn has_loaded(&self) -> bool {
         self.0.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
     }
 
-    /// Waits until they have been loaded; the thread that loads them wakes the task.
+    /// Waits until the bytes have been loaded; the loading thread wakes the task.
     pub(crate) async fn loaded(&self) {
         poll_fn(|_| if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -482,7 +483,7 @@ fn write(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> (usize, io::Result<()>)
     (written, Ok(()))
 }
 
-/// Has the kernel bring a part of the file into its memory, with a small buffer of ours.
+/// Brings a part of the file into the page cache by reading it with a small buffer.
 fn load(file: BorrowedFd<'_>, mut at: u64, end: u64) -> io::Result<()> {
     let mut piece = Vec::new();
     while at < end {

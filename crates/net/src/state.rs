@@ -1,4 +1,4 @@
-//! The state of one request and of the response to it, whatever lane carries them.
+//! State of a request and its response, independent of the lane.
 
 use std::any::Any;
 use std::rc::Rc;
@@ -16,96 +16,96 @@ use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
 use crate::tls::TlsSession;
 
-/// How far the response of a request is.
+/// Progress of the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ReplyState {
-    /// No head yet.
+    /// No head was sent.
     #[default]
     Unsent,
-    /// The head is out; so much of the body is still to come. `None` also where the client gets no body (HEAD, 304).
+    /// The head was sent; the remaining size of the body. `None` also if the client gets no body (HEAD, 304).
     Body(BodySize),
-    /// All of it is out.
+    /// The response is complete.
     Done,
-    /// The handler has named what is to be answered instead; what it writes is dropped.
+    /// The handler has named a file, or its error is replaced by a page; its further output is dropped.
     Elsewhere,
 }
 
-/// What becomes of an error that a handler answers.
+/// Treatment of a handler's error response.
 #[derive(Default)]
 pub(crate) enum Interception {
-    /// It goes to the client.
+    /// Sent to the client.
     #[default]
     Off,
-    /// The site's page goes in its place, where there is one.
+    /// Replaced by the site's error page, if there is one.
     On,
-    /// It is not sent: its status, and the fields of it that stay.
+    /// Held back: its status and the fields to keep.
     Done(Box<(Status, Fields)>),
 }
 
-/// The user that the server has verified.
+/// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedUser {
-    /// The name: visible characters, spaces and bytes beyond ASCII.
+    /// User name: visible characters, spaces and bytes beyond ASCII.
     pub name: Vec<u8>,
-    /// How, as `AUTH_TYPE` has it (RFC 3875 section 4.1.1): `Basic`, `Bearer`.
+    /// Authentication scheme, as in `AUTH_TYPE` (RFC 3875 section 4.1.1): `Basic`, `Bearer`.
     pub scheme: &'static str,
 }
 
-/// What is known of a request beside its head, and how far its response is.
+/// State of a request without its head, and the progress of its response.
 pub(crate) struct RequestState {
-    /// The other end of the connection.
+    /// The peer of the connection.
     pub(crate) peer: Peer,
-    /// Who sends the request.
+    /// The client that sent the request.
     pub(crate) client: Client,
-    /// The key of the listener that has accepted the connection.
+    /// Key of the listener that accepted the connection.
     pub(crate) listener_key: u64,
-    /// The TLS connection that it came through.
+    /// The client's TLS session.
     pub(crate) tls: Option<Rc<TlsSession>>,
-    /// What becomes of empty segments in its path.
+    /// Treatment of empty path segments.
     pub(crate) empty_segments: EmptySegments,
-    /// Handlers get all empty segments of the path.
+    /// Whether handlers get the path with all empty segments.
     pub(crate) passes_as_sent: bool,
     pub(crate) ids: RequestIds,
     pub(crate) user: Option<Rc<VerifiedUser>>,
-    /// The variables that the configuration defines.
+    /// Variables that the configuration defines.
     pub(crate) own_values: Option<Rc<dyn OwnValues>>,
-    /// When its head was whole.
+    /// Time at which the head was complete.
     pub(crate) started_us: u64,
-    /// When its response began; 0 before that.
+    /// Time at which the response began; 0 before that.
     pub(crate) begun_us: u64,
-    /// What it is counted under: the service's own numbers.
+    /// Label for statistics, defined by the service.
     pub(crate) label: usize,
     pub(crate) reply: ReplyState,
     pub(crate) status: Status,
-    /// Content bytes of the response.
+    /// Body bytes of the response.
     pub(crate) body_sent: u64,
-    /// Content bytes of the request that were read.
+    /// Body bytes of the request that were read.
     pub(crate) body_read: u64,
-    /// The copy that is made of that content.
+    /// Copy of the request body in progress.
     pub(crate) body_copy: Option<Box<BodyCopy>>,
     pub(crate) notes: RequestNotes,
-    /// Whether errors of the handler have the pages of the site, and the one in whose place there is a page.
+    /// Treatment of the handler's error response.
     pub(crate) interception: Interception,
-    /// What the response passes on its way out. The filters stay when a handler fails: the answer to that is the site's too.
+    /// Filters of the response. Kept when a handler fails, because its error page passes them too.
     pub(crate) filters: Filters,
-    /// What makes the pages of errors, once the request's site is known.
+    /// Error pages of the site, once it is known.
     pub(crate) pages: Option<Rc<dyn ErrorPages>>,
-    /// Bytes of memory that the handler holds.
+    /// Memory held by the handler, in bytes.
     pub(crate) handler_bytes: usize,
-    /// What is dropped once the client has the response.
+    /// Value dropped when the client has the response.
     pub(crate) kept: Option<Rc<dyn Any>>,
-    /// The same, once the handler is done.
+    /// Value dropped when the handler is done.
     pub(crate) handler_place: Option<Rc<dyn Any>>,
-    /// Its head as changed by this server, in place of the one that was sent.
+    /// The head as modified by this server, used in place of the original one.
     pub(crate) amended: Option<Box<AmendedHead>>,
-    /// Whether handlers may name a file of this server in place of a response, and the one that was named.
+    /// Whether the handler may name a file instead of sending a response, and the named file.
     pub(crate) sends_files: bool,
     pub(crate) named_file: Option<Box<NamedFile>>,
-    /// Whether it was let in because of who sends it.
+    /// Whether the request was authorized by its sender's identity.
     pub(crate) is_authorized: bool,
-    /// What learns of an upgrade.
+    /// Observer of a protocol switch.
     pub(crate) upgrade_tap: Option<Rc<dyn UpgradeTap>>,
-    /// What it has made of the upgrade.
+    /// Value returned by the observer, dropped when the tunnel ends.
     pub(crate) upgraded: Option<Box<dyn Any>>,
 }
 
@@ -145,13 +145,13 @@ impl RequestState {
         }
     }
 
-    /// The connection carries something else from now on.
+    /// Records a protocol switch.
     pub(crate) fn switched(&mut self, now_us: u64, status: Status) {
         self.begun(now_us, status, BodySize::Unknown);
         self.upgraded = self.upgrade_tap.take().map(UpgradeTap::upgraded);
     }
 
-    /// Counts content that the handler gets.
+    /// Counts content read by the handler.
     pub(crate) fn read_piece(&mut self, piece: &[u8]) {
         self.body_read += piece.len() as u64;
         if let Some(copy) = &mut self.body_copy
@@ -161,21 +161,21 @@ impl RequestState {
         }
     }
 
-    /// The handler has all of the content.
+    /// Completes the copy of the body.
     pub(crate) fn body_ended(&mut self) {
         if let Some(copy) = self.body_copy.take() {
             copy.finish();
         }
     }
 
-    /// A response head of that status has been sent, and so much body follows.
+    /// Records that a response head was sent, and the size of the body that follows.
     pub(crate) fn begun(&mut self, now_us: u64, status: Status, body: BodySize) {
         self.begun_us = now_us;
         self.status = status;
         self.reply = ReplyState::Body(body);
     }
 
-    /// Counts body bytes that are about to be sent. Returns what is to come after them; `None` where they are not sent,
+    /// Counts body bytes that are about to be sent. Returns the remaining size; `None` if nothing is sent
     /// because the client gets no body.
     pub(crate) fn take(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
         let size = match self.reply {
@@ -192,7 +192,7 @@ impl RequestState {
         after(size, len).map(Some)
     }
 
-    /// The body is complete.
+    /// Completes the response body.
     pub(crate) fn end(&mut self) -> Result<(), Fault> {
         match std::mem::replace(&mut self.reply, ReplyState::Done) {
             ReplyState::Body(BodySize::Known(left)) => {
@@ -211,7 +211,7 @@ impl RequestState {
         }
     }
 
-    /// Bytes of the body still to come, as far as they were announced.
+    /// Returns the announced bytes of the body that were not sent yet.
     pub(crate) fn announced_bytes(&self) -> u64 {
         match self.reply {
             ReplyState::Body(BodySize::Known(left)) => left,
@@ -220,7 +220,7 @@ impl RequestState {
     }
 }
 
-/// The part of a body that remains after `len` bytes of it.
+/// Returns the size of a body that remains after `len` bytes.
 pub(crate) fn after(size: BodySize, len: u64) -> Result<BodySize, Fault> {
     match size {
         BodySize::Unknown => Ok(BodySize::Unknown),

@@ -1,4 +1,4 @@
-//! A connected socket that never blocks.
+//! Non-blocking connected sockets.
 
 use std::cell::{Cell, OnceCell};
 use std::io::IoSlice;
@@ -22,21 +22,21 @@ use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::sys;
 use crate::wait::{self, Interest};
 
-/// A stream socket, TCP or Unix, registered with its core. Closed when dropped.
+/// A stream socket, TCP or Unix, registered with its core. Closed on drop.
 ///
-/// The `try_` calls never wait and the kernel is not asked again before it has news, so calling them is cheap.
-/// Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none; a stream has
-/// one deadline at a time, that of its latest wait.
+/// The `try_` methods never wait, and make no system call before the core has reported an event, so they are
+/// cheap. Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none. A
+/// stream has one deadline at a time, that of its latest wait.
 pub struct Stream {
     source: Registered,
     transport: Transport,
-    /// Closing resets the connection.
+    /// Whether closing resets the connection.
     resets: Cell<bool>,
-    /// Bytes handed to the kernel. It wraps around: only changes count.
+    /// Bytes passed to the kernel, modulo 2³²; only differences are used.
     sent: Cell<u32>,
-    /// The address of this end, once it has been asked for. Boxed, because most idle connections are never asked.
+    /// The local address, after it was queried. Boxed, because most idle connections are never asked for it.
     local: OnceCell<Option<Box<SocketAddr>>>,
-    /// How fast the response under way may be sent, where that is limited.
+    /// Bandwidth limit of the current response.
     bucket: Option<Box<ResponseBucket>>,
 }
 
@@ -46,7 +46,7 @@ enum Transport {
     Sim(crate::sim::ServerEnd),
 }
 
-/// A source that is forgotten when this is dropped.
+/// A source that is deregistered on drop.
 struct Registered {
     core: Core,
     source: Rc<Source>,
@@ -75,10 +75,10 @@ impl Drop for Registered {
 }
 
 impl Stream {
-    /// Takes over a connected, non-blocking socket.
+    /// Takes ownership of a connected, non-blocking socket.
     ///
     /// # Errors
-    /// Where the kernel has no room for the registration.
+    /// Fails if the kernel has no memory for the registration.
     pub(crate) fn new(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         let source = core.register(&socket)?;
         Ok(Stream::of(Registered::new(core, source), Transport::Socket(socket)))
@@ -89,7 +89,8 @@ impl Stream {
         Stream { source, transport, resets, sent, local, bucket: None }
     }
 
-    /// Makes it idle: its socket, and the token by which its source stays registered. `None` for what is no socket.
+    /// Makes the connection idle: returns the socket and the token under which its source stays registered.
+    /// `None` for a simulated one.
     pub(crate) fn into_idle(self) -> Option<(OwnedFd, u64)> {
         let Stream { source, transport, .. } = self;
         match transport {
@@ -103,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// Resumes an idle socket whose source has stayed registered with this core.
+    /// Resumes an idle socket whose source is still registered with this core.
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
         source.stays.set(false);
@@ -111,10 +112,11 @@ impl Stream {
         Some(Stream::of(source, transport))
     }
 
-    /// Takes over a connected socket that another process made. That one may still set its mode, so no call relies on it.
+    /// Takes ownership of a connected socket that another process made. That process may still change its
+    /// blocking mode, so reads and writes do not rely on it.
     ///
     /// # Errors
-    /// Where the kernel has no room for the registration.
+    /// Fails if the kernel has no memory for the registration.
     pub fn adopt(core: &Core, socket: OwnedFd) -> std::io::Result<Stream> {
         Stream::new(core, socket)
     }
@@ -128,25 +130,25 @@ impl Stream {
         Stream::of(source, transport)
     }
 
-    /// The core it lives on.
+    /// Returns the core that owns the stream.
     pub fn core(&self) -> &Core {
         &self.source.core
     }
 
-    /// What of it tasks wait for.
+    /// Returns the source that tasks wait for.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// To watch it while the stream itself is in use.
+    /// Returns a shared reference to the source, to watch it while the stream is borrowed.
     pub(crate) fn source_rc(&self) -> Rc<Source> {
         self.source.source.clone()
     }
 
-    /// Connects; waits until that has succeeded or failed, or until the deadline.
+    /// Connects to an address; waits until that has succeeded or failed, at most until the deadline.
     ///
     /// # Errors
-    /// [`Fault::Timeout`], or [`Fault::Io`] with what the system says (refused, unreachable, no such socket).
+    /// [`Fault::Timeout`], or [`Fault::Io`] with the system error (refused, unreachable, no such socket).
     pub async fn connect(core: &Core, to: &Dial, deadline_ms: u64) -> Result<Stream, Fault> {
         let (socket, connected) = match to {
             Dial::Tcp(address) => {
@@ -183,10 +185,10 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Reads some bytes, waiting for the first; 0 at the end.
+    /// Reads some bytes, waiting for the first; returns 0 at the end.
     ///
     /// # Errors
-    /// [`Fault::Timeout`], [`Fault::Gone`], or the system's.
+    /// [`Fault::Timeout`], [`Fault::Gone`], or a system error.
     pub async fn read(&self, buffer: &mut [u8], deadline_ms: u64) -> Result<usize, Fault> {
         loop {
             match self.try_read(buffer)? {
@@ -196,20 +198,20 @@ impl Stream {
         }
     }
 
-    /// Whether a read would return something now, as far as is known without a system call.
+    /// Whether a read would return something at once, as far as is known without a system call.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.source.ready() & READ != 0
     }
 
-    /// Whether something came that nobody has read: on a connection that waits in a pool that means it is of no
-    /// more use. Costs no system call.
+    /// Whether unread input, the end or an error was reported; a pooled connection is then unusable. Costs no
+    /// system call.
     pub fn has_news(&self) -> bool {
         self.source.ready() & (READ | GONE) != 0
     }
 
-    /// Asks the kernel whether anything has come, or the end: [`Stream::has_news`] learns of it only when the core
-    /// turns next.
+    /// Asks the kernel whether there is neither input nor an end. [`Stream::has_news`] is only updated in the
+    /// core's next turn.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         match &self.transport {
@@ -222,7 +224,7 @@ impl Stream {
         }
     }
 
-    /// The address of this end; none for a Unix socket. The system is asked once.
+    /// Returns the local address; `None` for a Unix socket. Queried only once.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.local.get_or_init(|| self.bound_address().map(Box::new)).as_deref().copied()
@@ -236,7 +238,7 @@ impl Stream {
         }
     }
 
-    /// The Unix socket itself, for questions about the other end; none for TCP.
+    /// Returns the Unix socket, to query its peer; `None` for TCP.
     #[must_use]
     pub fn unix_socket(&self) -> Option<BorrowedFd<'_>> {
         match &self.transport {
@@ -249,13 +251,13 @@ impl Stream {
         }
     }
 
-    /// The port of this end; none for a Unix socket. The system is asked once.
+    /// Returns the local port; `None` for a Unix socket. Queried only once.
     #[must_use]
     pub fn local_port(&self) -> Option<u16> {
         self.local_address().map(|address| address.port())
     }
 
-    /// Waits until it can be read or written.
+    /// Waits until the stream is readable or writable.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -263,12 +265,12 @@ impl Stream {
         wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
     }
 
-    /// Bytes handed to the kernel so far, modulo 2³².
+    /// Returns the number of bytes passed to the kernel, modulo 2³².
     pub(crate) fn sent(&self) -> u32 {
         self.sent.get()
     }
 
-    /// Bytes handed to the kernel that the peer has not acknowledged. Costs a system call.
+    /// Returns the number of bytes that the peer has not acknowledged. Costs a system call.
     pub(crate) fn queued(&self) -> u32 {
         match &self.transport {
             Transport::Socket(socket) => sys::send_queue_bytes(socket),
@@ -281,15 +283,15 @@ impl Stream {
         self.sent.set(self.sent.get().wrapping_add(bytes as u32));
     }
 
-    /// Reads what is there: `None` where nothing is, 0 at the end.
+    /// Reads available bytes: `None` if there are none, 0 at the end.
     pub fn try_read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.source.ready() & READ == 0 {
             return Ok(None);
         }
         match self.recv(buffer) {
             Ok(len) => {
-                // A short read emptied the socket, and the next byte makes a new edge; but an end already
-                // announced makes none.
+                // A short read has emptied the socket, and the next byte causes a new edge; but an end that
+                // was already reported does not.
                 if len < buffer.len() && self.source.ready() & (HALF_CLOSED | GONE) == 0 {
                     self.source.clear(READ);
                 }
@@ -304,7 +306,7 @@ impl Stream {
         }
     }
 
-    /// Writes as many bytes as the socket accepts now, which may be 0. `more` announces to the kernel that the rest of a
+    /// Writes as many bytes as the socket accepts, which may be 0. `more` tells the kernel that the rest of a
     /// packet follows (`MSG_MORE`).
     pub fn try_write(&self, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         if self.source.ready() & WRITE == 0 {
@@ -316,7 +318,7 @@ impl Stream {
         }
     }
 
-    /// The same, no more than the limit of its bandwidth allows now.
+    /// Like [`Stream::try_write`], within the bandwidth limit.
     fn write_limited(&self, bucket: &ResponseBucket, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
         let Some(mut room) = self.room(bucket) else { return Ok(0) };
         let mut cut = Vec::with_capacity(parts.len());
@@ -325,16 +327,17 @@ impl Stream {
             room -= cut[cut.len() - 1].len();
         }
         cut.retain(|part| !part.is_empty());
-        // What the bucket holds back does not follow at once.
+        // Bytes held back by the bucket do not follow at once.
         let sent = self.written(self.send(&cut, more && room > 0))?;
         bucket.spend(sent);
         Ok(sent)
     }
 
-    /// Bytes that the limit of its bandwidth allows now. `None` where nothing: it can be written again when the bucket has refilled.
+    /// Returns the number of bytes that the bandwidth limit permits. If `None`, the stream becomes writable
+    /// when the bucket has refilled.
     fn room(&self, bucket: &ResponseBucket) -> Option<usize> {
         match bucket.room(self.core().now_ms()) {
-            // A write shows that the connection is gone.
+            // Permit a write, which reports that the connection is gone.
             0 if self.source.is_gone() => Some(1),
             0 => {
                 self.source.clear(WRITE);
@@ -345,22 +348,22 @@ impl Stream {
         }
     }
 
-    /// Limits how fast it is written from now on, or no longer.
+    /// Sets or removes the bandwidth limit.
     pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
         let was_paused = self.bucket.take().is_some_and(|bucket| bucket.is_paused());
         self.bucket = bucket;
         if was_paused {
-            // Its timer is gone; whether there is room, the kernel says.
+            // The timer of the old bucket is gone; the kernel tells whether there is room.
             self.source.ready.set(self.source.ready() | WRITE);
         }
     }
 
-    /// The limit of its bandwidth.
+    /// Returns the bandwidth limit.
     pub(crate) fn bucket(&self) -> Option<&ResponseBucket> {
         self.bucket.as_deref()
     }
 
-    /// Sends a part of a file from the page cache: 0 at the file's end, `None` where nothing fits now.
+    /// Sends a part of a file from the page cache: 0 at its end, `None` if the send buffer is full.
     pub fn try_sendfile(
         &self,
         file: BorrowedFd<'_>,
@@ -426,7 +429,7 @@ impl Stream {
         }
     }
 
-    /// Fails where the server has ended the connection.
+    /// Fails if the server has aborted the connection.
     fn check_aborted(&self) -> Result<(), Errno> {
         if self.source.is_aborted() { Err(Errno::CONNABORTED) } else { Ok(()) }
     }
@@ -450,7 +453,7 @@ impl Stream {
         }
     }
 
-    /// Waits until there is something to read, or the end; at most until `deadline_ms` of the core's clock.
+    /// Waits for input or the end, at most until `deadline_ms` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -458,7 +461,7 @@ impl Stream {
         wait::ready(self.core(), &self.source, Interest(READ), deadline_ms).await
     }
 
-    /// Waits until something can be written.
+    /// Waits until the stream is writable.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -466,7 +469,7 @@ impl Stream {
         wait::ready(self.core(), &self.source, Interest(WRITE), deadline_ms).await
     }
 
-    /// Waits until it can do what is wanted of it.
+    /// Waits until the stream meets the interest.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -474,14 +477,14 @@ impl Stream {
         wait::ready(self.core(), &self.source, interest, deadline_ms).await
     }
 
-    /// Whether closing resets the connection, so that the peer cannot take its end for the end of a message.
+    /// Sets whether closing resets the connection, so that a message cannot seem complete.
     pub(crate) fn reset_on_close(&self, reset: bool) {
         if self.resets.replace(reset) == reset {
             return;
         }
         match &self.transport {
             Transport::Socket(socket) => {
-                // Fails on no socket that is open; a Unix socket knows no reset and ignores it.
+                // Never fails for an open socket; Unix sockets ignore it, because they have no reset.
                 let linger = reset.then_some(std::time::Duration::ZERO);
                 let _ = sockopt::set_socket_linger(socket, linger);
             }
@@ -490,11 +493,11 @@ impl Stream {
         }
     }
 
-    /// Closes the sending side: the peer reads what was sent, then the end.
+    /// Closes the sending side: the peer reads everything sent, then the end.
     pub fn shutdown_write(&self) {
         self.source.sent_end.set(true);
         match &self.transport {
-            // Fails where the peer is gone already.
+            // Fails if the peer is already gone.
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),
             #[cfg(test)]
             Transport::Sim(wire) => wire.shutdown_write(),
@@ -502,15 +505,15 @@ impl Stream {
     }
 }
 
-/// A TCP socket for connections to or at this address. Nothing waits on it for a packet to fill. On loopback there is
-/// no path to learn: a congestion control that paces (BBR, which many servers are set to) only costs, for a file of
-/// 1 MiB thrice what Reno does, which every kernel has.
+/// Creates a TCP socket for connections to or from this address, with TCP_NODELAY. On loopback, a congestion
+/// control with pacing (BBR, the default of many servers) only adds delay: a file of 1 MiB takes three times
+/// as long as with Reno, which every kernel has.
 pub(crate) fn tcp_socket(at: IpAddr) -> std::io::Result<OwnedFd> {
     let family = if at.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = stream_socket(family)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     if at.to_canonical().is_loopback() {
-        // If the kernel refuses it, the system's default stays in use.
+        // On failure, the system's default stays in use.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
     }
     Ok(socket)

@@ -1,4 +1,4 @@
-//! Connections that are relayed as they are, without HTTP: what is known of them, and who decides about them.
+//! Connections that are relayed without HTTP, and the decision about them.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,50 +12,50 @@ use crate::preface::{Endpoints, ProxyHeader};
 use crate::relay::{RelayEnd, RelaySide, relay};
 use crate::wait::Interest;
 
-/// What is known of a connection when it is decided what becomes of it.
+/// Properties of a connection for the decision how to handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamStart<'x> {
     /// [`crate::StreamListener::key`].
     pub listener: &'x str,
     /// The client.
     pub client: Peer,
-    /// Its first bytes.
+    /// The first bytes of the connection.
     pub opening: StreamOpening<'x>,
 }
 
-/// The first bytes of a connection.
+/// Classification of the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamOpening<'x> {
-    /// They were not read.
+    /// Not read.
     Unread,
-    /// TLS, with the name that the client asks for, in lower case.
+    /// A TLS ClientHello, with its server name in lower case.
     Tls(Option<&'x str>),
-    /// Something else.
+    /// Any other bytes.
     Other,
-    /// It did not come to that: the connection is closed, for this reason.
+    /// Not received for this reason; the connection is closed.
     Failed(&'static str),
 }
 
-/// What serves a connection until its end.
+/// A task that serves a connection until its end.
 pub type StreamFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What becomes of a connection.
+/// Decision about a connection.
 pub enum StreamChoice {
-    /// This serves it, as a task.
+    /// Handle the connection in this task.
     Serve(Box<dyn FnOnce(StreamClient) -> StreamFuture>),
-    /// The sites of the listener serve it.
+    /// Serve HTTP with the listener's sites.
     Sites,
-    /// It is closed.
+    /// Close the connection.
     Close,
 }
 
-/// The connection of a client that is relayed. It counts as a connection of the server until it is dropped.
+/// A client connection to relay. Counts as a connection of the server until it is dropped.
 pub struct StreamClient {
     link: Link,
     permit: ConnectionPermit,
     peer: Peer,
     reported: Option<Box<ProxyHeader>>,
-    /// What the client has sent already.
+    /// Bytes that the client has already sent.
     early: Vec<u8>,
 }
 
@@ -72,19 +72,19 @@ impl StreamClient {
         StreamClient { link, permit, peer, reported, early }
     }
 
-    /// The core that it lives on.
+    /// Returns the core that owns the connection.
     #[must_use]
     pub fn core(&self) -> &Core {
         self.link.core()
     }
 
-    /// The client, which a trusted proxy may have named.
+    /// Returns the client, which a trusted proxy may have named.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Both ends of the client's connection, where it has addresses.
+    /// Returns the addresses of the client's connection, if it has any.
     #[must_use]
     pub fn endpoints(&self) -> Option<Endpoints> {
         if let Some(ends) = self.reported.as_ref().and_then(|reported| reported.ends) {
@@ -97,15 +97,15 @@ impl StreamClient {
         }
     }
 
-    /// Whether the client is gone in both directions; if not, whoever polls with `cx` is woken when it is.
+    /// Whether the client has closed both directions. If not, registers the waker of `cx` for that event.
     #[must_use]
     pub fn poll_gone(&self, cx: &std::task::Context<'_>) -> bool {
         let source = self.link.stream().source();
         crate::wait::is_met_or_waits(self.core(), source, Interest::default().or_gone(true), cx)
     }
 
-    /// Carries bytes both ways until both sides have closed, one of them is gone, or nothing has moved for `idle_ms`.
-    /// `moved` is called with the side that has taken bytes, and how many.
+    /// Transfers data in both directions until both sides have closed, one of them is gone, or nothing was
+    /// transferred for `idle_ms`. `moved` is called with the receiving side and the number of bytes.
     pub async fn relay(
         &mut self,
         upstream: &mut Link,
@@ -117,7 +117,7 @@ impl StreamClient {
         relay(&mut self.link, upstream, &early, idle_ms, |bytes| permit.hold(bytes), moved).await
     }
 
-    /// Closes the connection so that the client does not take that for the end of what it asked for.
+    /// Resets the connection, so that the client does not mistake its end for the end of the data.
     pub fn reset(self) {
         self.link.stream().reset_on_close(true);
     }

@@ -1,4 +1,4 @@
-//! System calls for which neither rustix nor the standard library has a safe function.
+//! System calls without a safe function in rustix or the standard library.
 
 use std::ffi::c_int;
 use std::fs;
@@ -12,12 +12,13 @@ use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::process::setsid;
 
-/// The number of this request on x86, ARM and RISC-V.
+/// The ioctl's number on x86, ARM and RISC-V.
 const SIOCOUTQ: Opcode = 0x5411;
-/// The first descriptor that is none of the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: i32 = 3;
 
-/// Bytes in a socket's send queue: those that the peer has not acknowledged. 0 where the system does not say.
+/// Returns the number of bytes in a socket's send queue, which the peer has not acknowledged; 0 if the system
+/// does not report it.
 #[allow(unsafe_code)]
 pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
     // SAFETY: SIOCOUTQ stores an `int`, for which the getter has room, and changes nothing.
@@ -25,10 +26,12 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
     queued.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
 }
 
-/// Has a program lead a process group of its own, so that it gets none of the terminal's signals; and a session, if it `needs_session` or
-/// this process has a terminal: then it has no controlling terminal, and cannot join the process groups of other sessions.
+/// Starts a program in a process group of its own, so that it gets no signals from the terminal. It gets a
+/// session of its own if `needs_session` or if this process has a terminal; it then has no controlling
+/// terminal and cannot join process groups of other sessions.
 ///
-/// A session costs a fork(2), which the standard library avoids otherwise, and the scheduler shares CPU time out among sessions.
+/// A session requires fork(2), which the standard library otherwise avoids, and the scheduler distributes CPU
+/// time between sessions.
 #[allow(unsafe_code)]
 pub fn set_apart(command: &mut Command, needs_session: bool) {
     if !needs_session && !has_terminal() {
@@ -39,22 +42,22 @@ pub fn set_apart(command: &mut Command, needs_session: bool) {
     unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
 }
 
-/// Whether this process, and so what it starts, has a controlling terminal.
+/// Whether this process, and so its children, have a controlling terminal.
 fn has_terminal() -> bool {
     open(c"/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
-/// Keeps descriptors that the starter of this process has left open from the programs that this process starts. To be called while the
-/// process has one thread.
+/// Sets close-on-exec on descriptors that this process has inherited, so that its child processes do not.
+/// Must be called while the process has only one thread.
 ///
 /// # Errors
-/// Where the system does not list them.
+/// Fails if `/proc/self/fd` cannot be read.
 #[allow(unsafe_code)]
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|number| number.parse().ok());
         let Some(number) = number.filter(|number| *number >= FIRST_DESCRIPTOR) else { continue };
-        // SAFETY: the descriptor is borrowed for one call that closes nothing. One that is closed by then is an error of that call.
+        // SAFETY: the descriptor is borrowed for one call, which fails if it is closed and does not close it.
         match fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC) {
             Ok(()) | Err(Errno::BADF) => {}
             Err(error) => return Err(error.into()),

@@ -1,27 +1,27 @@
-//! Events that reach a core by other ways than sockets, checked before and after each wait of the event loop.
+//! Event sources other than sockets, checked before and after each wait of the event loop.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 /// A source of events with its own wake-up, such as the workers of an application.
 ///
-/// In each turn of the engine: [`TurnHook::drain`], then the tasks that are ready, then [`TurnHook::rest`], the wait, and
-/// [`TurnHook::wake`].
+/// Order of calls in each turn of the engine: [`TurnHook::drain`], the ready tasks, [`TurnHook::rest`], the
+/// wait, and [`TurnHook::wake`].
 pub trait TurnHook {
     /// Reads the pending events and wakes the tasks that wait for them ([`crate::Core::wake_task`]).
     fn drain(&self);
-    /// Called before the event loop waits: sends what the turn has collected, and enables wake-ups. Returns false if
-    /// events are pending already; then the event loop polls its sockets and does not sleep.
+    /// Called before the event loop waits: sends what the turn has collected, and enables wake-ups. Returns
+    /// false if events are already pending; the event loop then polls its sockets without sleeping.
     fn rest(&self) -> bool;
     /// Called after the event loop has waited: disables wake-ups.
     fn wake(&self);
 }
 
-/// A task of a core, for those who wake it.
+/// Identifies a task of a core, to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskId(pub(crate) u32);
 
-/// All of a core's.
+/// The hooks of a core.
 #[derive(Default)]
 pub(crate) struct TurnHooks(RefCell<Vec<Weak<dyn TurnHook>>>);
 
@@ -36,7 +36,7 @@ impl TurnHooks {
         self.each(|tick| tick.drain());
     }
 
-    /// Whether all of them rest. Those that do not are still armed where they can be: the wait is short.
+    /// Whether all hooks rest. Wake-ups of the others may be enabled too; the wait is short in that case.
     pub(crate) fn rest(&self) -> bool {
         let mut rests = true;
         self.each(|tick| rests &= tick.rest());

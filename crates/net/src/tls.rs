@@ -1,4 +1,4 @@
-//! TLS, as a client speaks it to other servers and as a server speaks it to clients: the only module that knows rustls.
+//! TLS for clients and servers. Only this module uses rustls.
 
 mod pem;
 mod certificate;
@@ -44,32 +44,33 @@ use crate::fault::Fault;
 use crate::stream::Stream;
 use crate::wait::Interest;
 
-/// How to speak TLS to a server: made once, shared by all cores, so that sessions resumed on one were begun on any.
+/// TLS configuration for connections to a server. Made once and shared by all cores, so that a session begun
+/// on one core can be resumed on another.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-/// What a client believes, and who it says it is.
+/// Options of a TLS client.
 #[derive(Clone, Debug, Default)]
 pub struct TlsClientOptions<'o> {
-    /// The name to send (SNI) and to verify: a DNS name or an IP address.
+    /// Server name to send (SNI) and verify: a DNS name or an IP address.
     pub name: &'o str,
     /// Certificates (PEM) to trust instead of the system's.
     pub roots_pem: Option<&'o [u8]>,
-    /// Our own certificate chain and key (PEM).
+    /// The client's certificate chain and key (PEM).
     pub identity_pem: Option<(&'o [u8], &'o [u8])>,
-    /// Take any certificate.
+    /// Whether to accept any certificate.
     pub insecure: bool,
-    /// Ask for HTTP/2 (ALPN) instead of HTTP/1.1.
+    /// Whether to offer HTTP/2 (ALPN) instead of HTTP/1.1.
     pub http2: bool,
-    /// Make a full handshake each time.
+    /// Whether to disable session resumption.
     pub no_resumption: bool,
-    /// Offer only this version, `1.2` or `1.3`.
+    /// The only version to offer, `1.2` or `1.3`.
     pub version: Option<&'o str>,
-    /// Offer these groups of the key exchange, the preferred one first; empty for the usual ones. Names are IANA's (`X25519`,
-    /// `X25519MLKEM768`, `secp256r1`), in either case, or `P-256` and so on.
+    /// Key exchange groups to offer, in order of preference; empty for the defaults. Names are IANA's
+    /// (`X25519`, `X25519MLKEM768`, `secp256r1`), case-insensitive, or `P-256` and so on.
     pub groups: &'o [&'o str],
 }
 
@@ -77,7 +78,7 @@ impl TlsClient {
     /// Reads certificates and keys.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// Returns a message if an option, certificate or key is invalid.
     pub fn new(options: &TlsClientOptions<'_>) -> Result<TlsClient, String> {
         let name = ServerName::try_from(options.name.to_owned())
             .map_err(|_| format!("`{}` is no name that a certificate could have", options.name))?;
@@ -118,7 +119,7 @@ impl TlsClient {
     }
 }
 
-/// The group of that name.
+/// Returns the key exchange group with this name.
 fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, String> {
     let iana = match name.to_ascii_lowercase().as_str() {
         "p-256" | "p256" | "prime256v1" => "secp256r1".to_string(),
@@ -144,7 +145,7 @@ fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
             }
         }
         None => {
-            // A system's store may hold a few that are malformed; one that holds none is an error.
+            // A system's store may contain malformed certificates, but not only these.
             let (added, _) = store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if added == 0 {
                 return Err("the system has no trusted certificates".into());
@@ -154,52 +155,52 @@ fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
     Ok(store)
 }
 
-/// Plaintext of the first records of a response: a client that has received a packet or three can decrypt them.
+/// Plaintext size of the first records of a response: one to three packets, which a client can decrypt early.
 const RECORD_BYTES_FIRST: usize = 4 * 1024 - 256;
-/// Plaintext of the others: the most that a record holds (RFC 8446 section 5.1), so that each byte costs least.
+/// Plaintext size of further records: the maximum (RFC 8446 section 5.1), for the lowest cost per byte.
 const RECORD_BYTES: usize = 16 * 1024;
-/// So many bytes go out in small records, until the connection is idle again.
+/// Bytes sent in small records before switching to large ones.
 const SMALL_RECORDS_BYTES: usize = 32 * 1024;
-/// A connection's socket had nothing to send for so long: it begins with small records again, as TCP begins with few packets.
+/// Idle time after which records are small again, like the congestion window of TCP.
 const SMALL_AGAIN_MS: u64 = 1_000;
-/// What one call writes at most: it is encrypted into memory of its own.
+/// Maximum plaintext of one write; it is encrypted into a separate buffer.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
-/// A head of at most so many bytes waits for the first bytes of its content, and leaves with them in one call of the kernel's.
+/// Maximum size of a head that is held back, to send it with its content in one system call.
 const HELD_BYTES_MAX: usize = 4 * 1024;
-/// What a connection holds between two requests: keys, state, and the buffer of 4 KiB that the next record is read into.
+/// Memory of an idle connection: keys, state, and the 4 KiB buffer for reading the next record.
 const IDLE_BYTES: usize = 8 * 1024;
 
-/// A TLS connection that never blocks.
+/// A non-blocking TLS connection.
 pub struct TlsStream {
     stream: Stream,
-    // Boxed: it is large, and moves with each request into a list of idle connections and out of it.
+    // Boxed because it is large and moves into and out of a list of idle connections with each request.
     tls: Box<Connection>,
-    /// What is known of a client's connection.
+    /// The session of a client's connection.
     session: Option<Rc<TlsSession>>,
-    /// Bytes written since the connection was idle, and when the last ones were.
+    /// Bytes written since the connection was idle, and the time of the last write.
     written_bytes: usize,
     written_ms: u64,
-    /// Bytes encrypted since everything had been handed to the kernel.
+    /// Bytes encrypted since everything was last passed to the kernel.
     held_bytes: usize,
-    /// The kernel took less than there was.
+    /// Whether the kernel accepted less than there was.
     is_blocked: bool,
-    /// A write has failed: nothing that is encrypted will ever leave, and it is not waited for.
+    /// Whether a write has failed, so that encrypted bytes can never be sent and must not be waited for.
     takes_no_more: bool,
-    /// What is kept of the certificates that the peer has shown.
+    /// Memory held for the peer's certificates, in bytes.
     chain_bytes: usize,
 }
 
-/// What a connection keeps of the certificates that its peer has shown.
+/// Returns the memory held for the peer's certificates, in bytes.
 fn chain_bytes(tls: &Connection) -> usize {
     let chain = tls.peer_certificates().unwrap_or_default();
     chain.iter().map(|certificate| size_of::<CertificateDer<'_>>() + certificate.len()).sum()
 }
 
 impl TlsStream {
-    /// Shakes hands over a stream just connected.
+    /// Performs the handshake over a connected stream.
     ///
     /// # Errors
-    /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] with what is wrong with the server's certificate or answer.
+    /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] for an invalid certificate or response.
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Broken("no TLS session could be made"))?;
@@ -225,7 +226,7 @@ impl TlsStream {
     }
 
     pub(crate) fn of_parts(stream: Stream, mut tls: Box<Connection>) -> TlsStream {
-        // A piece of full length is taken whole behind a head that waits.
+        // Room for a full-size write in addition to a head that is held back.
         tls.set_buffer_limit(Some(HELD_BYTES_MAX + WRITE_BYTES_MAX));
         let chain_bytes = chain_bytes(&tls);
         TlsStream {
@@ -241,23 +242,23 @@ impl TlsStream {
         }
     }
 
-    /// The connection of a client whose handshake is complete.
+    /// Creates the stream of a client whose handshake is complete.
     pub(crate) fn accepted(stream: Stream, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> TlsStream {
         let tls = Box::new(Connection::Server(*tls));
-        // The client's own certificate is kept in the session once more, with what it says.
+        // The client's certificate is also in the session, in two forms.
         let own_bytes = session.client.as_ref().map_or(0, |client| 2 * client.der.len());
         let stream = TlsStream::of_parts(stream, tls);
         let chain_bytes = stream.chain_bytes + own_bytes;
         TlsStream { session: Some(session), chain_bytes, ..stream }
     }
 
-    /// What is known of a client's connection; `None` for one to another server.
+    /// Returns the session of a client's connection; `None` for a connection to another server.
     #[must_use]
     pub fn session(&self) -> Option<&Rc<TlsSession>> {
         self.session.as_ref()
     }
 
-    /// What both sides have agreed on.
+    /// Returns the negotiated parameters.
     #[must_use]
     pub fn agreement(&self) -> TlsAgreement {
         TlsAgreement::of(&self.tls)
@@ -268,35 +269,35 @@ impl TlsStream {
         self.tls.alpn_protocol() == Some(ALPN_HTTP2)
     }
 
-    /// What it holds of memory, in bytes.
+    /// Returns the memory held, in bytes.
     #[must_use]
     pub(crate) fn weight_bytes(&self) -> usize {
-        // What is encrypted and not sent is at most what one call wrote, and a head before it.
+        // Unsent ciphertext is at most one write and a head before it.
         let unsent_bytes = if self.tls.wants_write() { HELD_BYTES_MAX + WRITE_BYTES_MAX } else { 0 };
         IDLE_BYTES + self.chain_bytes + unsent_bytes
     }
 
-    /// The socket under it.
+    /// Returns the underlying socket.
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Limits how fast it is written from now on, or no longer.
+    /// Sets or removes the bandwidth limit of writes.
     pub(crate) fn set_bucket(&mut self, bucket: Option<Box<ResponseBucket>>) {
         self.stream.set_bucket(bucket);
     }
 
-    /// What to wait for in order to read or to write.
+    /// Returns the events to wait for in order to read or write.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
         Interest::of(read, write || self.tls.wants_write() && !self.takes_no_more)
     }
 
-    /// Reads what is there: `None` where nothing is, 0 at the end that the peer has announced.
+    /// Reads available bytes: `None` if there are none, 0 at an end announced by close_notify.
     ///
     /// # Errors
-    /// [`Fault::Gone`] also where the connection ends unannounced: somebody may have cut it short.
+    /// [`Fault::Gone`] also if the connection ends without close_notify, because it may have been truncated.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             match self.tls.reader().read(buffer) {
@@ -304,29 +305,29 @@ impl TlsStream {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => return Err(Fault::Gone),
             }
-            // A wait to read ends also when it could be written, as long as something is left to send. Where that fails, the peer
-            // may have sent something since and closed: it is read before the end.
+            // While output is pending, a wait for input also ends when the socket is writable. If flushing
+            // fails, the peer may have sent data before it closed, so read that before the end.
             if !self.receive()? && (self.flush().is_ok() || !self.receive()?) {
                 return Ok(None);
             }
         }
     }
 
-    /// Whether what is written now would be sent now, as far as is known: what the kernel did not take before is offered to it again.
+    /// Whether data written now would probably be sent at once. Retries output that is pending.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub(crate) fn has_room(&mut self) -> Result<bool, Fault> {
         Ok(!self.is_blocked || self.flush()?)
     }
 
-    /// Writes what fits of two pieces: 0 where nothing does now. With `more`, which says that further bytes follow at once, a little
-    /// is encrypted and not sent yet: a later write or [`TlsStream::flush`] sends it.
+    /// Writes as much as possible of two pieces; returns 0 if the send buffer is full. `more` announces
+    /// further bytes: little data is held back until the next write or flush.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn try_write(&mut self, first: &[u8], second: &[u8], more: bool) -> Result<usize, Fault> {
-        // What was encrypted before goes out with this, if nothing is in the way.
+        // Pending ciphertext is sent together with this data, unless the socket is blocked.
         if !self.has_room()? {
             return Ok(0);
         }
@@ -346,7 +347,7 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Makes records of a piece.
+    /// Encrypts a piece into records.
     fn encrypt(&mut self, piece: &[u8]) -> Result<usize, Fault> {
         let mut taken = 0;
         while taken < piece.len() {
@@ -362,16 +363,16 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Whether something is encrypted that the kernel has not taken yet.
+    /// Whether there is ciphertext that the kernel has not accepted.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Hands what is encrypted to the kernel; true where nothing is left.
+    /// Passes ciphertext to the kernel; returns true if nothing is left.
     ///
     /// # Errors
-    /// The peer is gone.
+    /// Fails if the peer is gone.
     pub fn flush(&mut self) -> Result<bool, Fault> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut TlsSocket(&self.stream)) {
@@ -391,20 +392,20 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Whether a read would return something without the socket: decrypted bytes, or the end that the peer has announced.
+    /// Whether a read would return decrypted bytes or the peer's close_notify without the socket.
     #[must_use]
     pub(crate) fn has_input(&self) -> bool {
         !self.tls.is_handshaking() && !self.tls.wants_read()
     }
 
-    /// Announces the end of what is sent.
+    /// Sends close_notify.
     pub(crate) fn announce_end(&mut self) {
         self.tls.send_close_notify();
-        // The peer may be gone already, and then nobody reads it.
+        // Fails if the peer is already gone.
         let _ = self.flush();
     }
 
-    /// Takes in what has come; true where there was something (or the end).
+    /// Receives and decrypts data; returns true if there was some, or the end.
     fn receive(&mut self) -> Result<bool, Fault> {
         match self.tls.read_tls(&mut TlsSocket(&self.stream)) {
             Ok(0) if self.tls.is_handshaking() => return Err(Fault::Gone),
@@ -414,12 +415,12 @@ impl TlsStream {
         }
         match self.tls.process_new_packets() {
             Ok(_) => {
-                // A peer that takes no more may have said something first: whoever writes learns of it there.
+                // A peer that accepts no more may have sent data before. The next write fails.
                 let _ = self.flush();
                 Ok(true)
             }
             Err(error) => {
-                // The alert for the peer, which may have disconnected.
+                // Sends the alert; the peer may have disconnected.
                 let _ = self.flush();
                 Err(Fault::Broken(reason(&error)))
             }
@@ -427,7 +428,7 @@ impl TlsStream {
     }
 }
 
-/// A stream as the `Read` and `Write` that rustls asks for.
+/// Implements `Read` and `Write` on a stream, as rustls requires.
 struct TlsSocket<'s>(&'s Stream);
 
 impl Read for TlsSocket<'_> {
@@ -476,7 +477,7 @@ fn fault_of(error: io::Error) -> Fault {
     }
 }
 
-/// What went wrong, in words for a log.
+/// Describes an error for the log.
 fn reason(error: &rustls::Error) -> &'static str {
     use rustls::Error;
     match error {
@@ -492,7 +493,7 @@ fn reason(error: &rustls::Error) -> &'static str {
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => "the certificate is for another name",
-        // Of a library that is not ours to name: its words are all that there is.
+        // The variant belongs to an internal crate of rustls and is only available as text.
         Error::InvalidCertificate(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
             "the certificate is that of an authority (CA:TRUE) and not of a server: make one with `-addext \
              basicConstraints=critical,CA:FALSE`"
@@ -504,7 +505,7 @@ fn reason(error: &rustls::Error) -> &'static str {
     }
 }
 
-/// Believes every certificate, but not a signature that does not fit it.
+/// A verifier that accepts every certificate, but still verifies the peer's signature with it.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

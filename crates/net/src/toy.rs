@@ -1,9 +1,9 @@
-//! A toy multiplexed protocol for tests: frames of streams with windows both ways, resets, and an end. It is what HTTP/2 is to a
-//! connection, without compression, settings and history, so that handlers are tested over streams of which a test can
-//! see every byte.
+//! A toy multiplexed protocol for tests: framed streams with flow control, resets and an end. It corresponds
+//! to HTTP/2 without header compression and settings, so that tests of handlers over streams can examine
+//! every byte.
 //!
-//! A client begins with [`PREFACE`]. A frame is a kind, flags, a stream's number (4 bytes), a length (2 bytes), and as many
-//! bytes. Requests are HTTP/1 heads in an `OPEN` frame.
+//! A client begins with [`PREFACE`]. A frame consists of kind, flags, stream ID (4 bytes), length (2 bytes)
+//! and payload. Requests are HTTP/1 heads in `OPEN` frames.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,30 +21,30 @@ mod connection;
 
 pub use connection::{ToyConnection, ToyResponse};
 
-/// What a client sends first.
+/// Connection preface of the client.
 pub const PREFACE: &[u8] = b"TOY * HTTP/2.0\r\n\r\n";
-/// Bytes of a frame before its payload.
+/// Size of a frame header.
 pub const FRAME_HEAD_BYTES: usize = 8;
-/// Bytes that a client may send on a stream before it is granted more.
+/// Initial receive window of a stream.
 pub const STREAM_WINDOW_BYTES: usize = 64 * 1024;
-/// Bytes that it may send on all streams together.
+/// Initial receive window of the connection.
 pub const CONNECTION_WINDOW_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a frame of what is read from a file.
+/// Maximum payload of a frame with file content.
 const READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Whether servers of this process speak it.
+/// Whether servers of this process accept the protocol.
 static IS_SPOKEN: AtomicBool = AtomicBool::new(false);
 
-/// Lets all servers of this process speak it on every address.
+/// Makes all servers of this process accept the protocol, on every address.
 pub fn speak() {
     IS_SPOKEN.store(true, Ordering::Relaxed);
 }
 
-/// Waits until a server holds nothing for its peers any more.
+/// Waits until a server holds no memory for its peers.
 ///
 /// # Panics
-/// If it does so after 20 s.
+/// Panics if that takes longer than 20 s.
 pub fn assert_released(memory: &MemoryBudget) {
     let begun = Instant::now();
     while memory.held_bytes() > 0 {
@@ -57,14 +57,14 @@ pub(crate) fn is_spoken() -> bool {
     cfg!(test) || IS_SPOKEN.load(Ordering::Relaxed)
 }
 
-/// The flag of a frame that is the last one of its side.
+/// Flag of a frame that ends its sender's side of the stream.
 pub const ENDS: u8 = 1;
 
-/// The kind of a frame.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum FrameKind {
-    /// A request head, from a client. Bits 4 to 6 of the flags are its urgency, bit 3 says that it is not incremental.
+    /// A request head. Bits 4 to 6 of the flags are the urgency; bit 3 marks a non-incremental request.
     Open = 1,
     /// A response head: three digits, then field lines.
     Head,
@@ -72,15 +72,15 @@ pub enum FrameKind {
     Data,
     /// Trailer lines, which end a side.
     Trailers,
-    /// One byte: 1 refused, 2 answered, 3 failed, 4 given up by the client.
+    /// One byte: 1 refused, 2 answered, 3 failed, 4 cancelled by the client.
     Reset,
-    /// 4 bytes: so much more may be sent on the stream, or with number 0 on all together.
+    /// A window update of 4 bytes, for a stream or, with stream ID 0, the connection.
     Window,
-    /// From a client: 4 bytes, what may be sent on streams that it opens from now on. Default [`STREAM_WINDOW_BYTES`].
+    /// From a client: 4 bytes, the initial send window of later streams. Default [`STREAM_WINDOW_BYTES`].
     FirstWindow,
-    /// From the server: no further stream is taken.
+    /// From the server: no further streams are accepted.
     GoAway,
-    /// From a client, and returned to it.
+    /// From a client, and echoed to it.
     Ping,
     /// From a client: the flags are those of `OPEN`.
     Priority,
@@ -95,24 +95,24 @@ impl FrameKind {
     }
 }
 
-/// One frame.
+/// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'b> {
-    /// What it is.
+    /// The type.
     pub kind: FrameKind,
-    /// [`ENDS`], and what the kind says.
+    /// [`ENDS`], and flags of the type.
     pub flags: u8,
-    /// The stream; 0 for all.
+    /// Stream ID; 0 for the connection.
     pub id: u32,
-    /// Its content.
+    /// The payload.
     pub payload: &'b [u8],
 }
 
 impl<'b> Frame<'b> {
-    /// The frame at the start of `bytes`, and its length; `None` where more bytes must come.
+    /// Parses the frame at the start of `bytes`; returns it and its length, `None` if it is incomplete.
     ///
     /// # Errors
-    /// 400 for an unknown kind.
+    /// 400 for an unknown type.
     pub fn read(bytes: &'b [u8]) -> Result<Option<(Frame<'b>, usize)>, Reject> {
         let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
         let [kind, flags, a, b, c, d, high, low] = *head;
@@ -123,10 +123,10 @@ impl<'b> Frame<'b> {
         Ok(Some((frame, FRAME_HEAD_BYTES + len)))
     }
 
-    /// Appends it.
+    /// Appends the frame to `out`.
     ///
     /// # Panics
-    /// Where the payload is longer than a frame holds.
+    /// Panics if the payload does not fit into a frame.
     pub fn write(&self, out: &mut Vec<u8>) {
         let len = u16::try_from(self.payload.len()).expect("a payload that fits a frame");
         out.extend_from_slice(&[self.kind as u8, self.flags]);
@@ -136,20 +136,20 @@ impl<'b> Frame<'b> {
     }
 }
 
-/// What the server's side knows of a stream.
+/// The server's state of a stream.
 struct ToyStream {
-    /// Bytes that may be sent.
+    /// Send window.
     send_bytes: usize,
-    /// Bytes that the client may send.
+    /// Receive window.
     receive_bytes: usize,
-    /// Received, and not granted again.
+    /// Bytes received for which the window was not updated.
     unread_bytes: usize,
-    /// Body bytes still to come, where the head said how many.
+    /// Remaining body bytes, if the head announced a length.
     left: Option<u64>,
     received_end: bool,
 }
 
-/// The server's side.
+/// The server side of the protocol.
 pub(crate) struct ToyMachine {
     begun: bool,
     head: RequestHead,
@@ -158,7 +158,7 @@ pub(crate) struct ToyMachine {
     first_window: usize,
     send_bytes: usize,
     receive_bytes: usize,
-    /// Bytes read, of which the client has not been informed.
+    /// Bytes read for which no window update was sent.
     owed_bytes: usize,
     out: Vec<u8>,
     goes_away: bool,
@@ -254,7 +254,7 @@ impl ToyMachine {
         Ok(Some(MuxEvent::Writable(Some(frame.id))))
     }
 
-    /// So many bytes were read: the client may send as many again. It is informed once they are many.
+    /// Counts bytes that were read, and updates the connection's window when there are many.
     fn owe(&mut self, bytes: usize) {
         self.owed_bytes += bytes;
         if self.owed_bytes >= CONNECTION_WINDOW_BYTES / 4 {
@@ -310,12 +310,12 @@ fn priority(flags: u8) -> StreamPriority {
     StreamPriority { urgency: flags >> 4 & 7, incremental: flags & 8 == 0 }
 }
 
-/// Field lines as fields.
+/// Parses field lines.
 fn fields(lines: &[u8]) -> Fields {
     let mut fields = Fields::new();
     for line in lines.split(|&byte| byte == b'\n') {
         if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-            // An invalid one is left out.
+            // Invalid lines are ignored.
             let _ = fields.try_push(&line[..colon], line[colon + 1..].trim_ascii());
         }
     }

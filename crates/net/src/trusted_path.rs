@@ -1,7 +1,8 @@
-//! How a process of root opens, makes and removes a path that the configuration names, so that nobody else decides where it leads.
+//! Opens, creates and removes configured paths as root, so that no other user decides where they lead.
 //!
-//! A folder is trusted where root alone can rename what is in it. From the first other folder on, symbolic links are not followed, and a file
-//! with several names is refused: whoever owns that folder could have root read or write any file.
+//! A directory is trusted if only root can rename its entries. Below the first untrusted directory, symbolic
+//! links are not followed and files with several hard links are refused, because the owner of that directory
+//! could otherwise make root read or write any file.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -18,24 +19,24 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Symbolic links on the way to a file, as many as the kernel follows.
+/// Maximum number of symbolic links on a path, as in the kernel.
 pub const LINKS_MAX: usize = 40;
-/// Permissions of the folders that are made above the one that is asked for, as far as the umask leaves them.
+/// Mode of missing parent directories that are created, modified by the umask.
 const PARENT_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// Who can change the entries of a folder.
+/// Users who can change the entries of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FolderControl {
-    /// Root alone.
+    /// Only root.
     Root,
-    /// Everybody can add entries, and remove their own: a sticky folder of root's, such as `/tmp`.
+    /// All users can add entries and remove their own: a sticky directory of root, such as `/tmp`.
     Sticky,
-    /// Somebody else.
+    /// Users other than root.
     Others,
 }
 
 impl FolderControl {
-    /// That of a folder in a folder.
+    /// Returns the control of a subdirectory.
     fn below(self, folder: &Stat) -> FolderControl {
         if self == FolderControl::Others || folder.st_uid != 0 {
             return FolderControl::Others;
@@ -49,23 +50,23 @@ impl FolderControl {
     }
 }
 
-/// A folder, and a name in it that a path leads to: nobody can make it lead elsewhere from here on.
+/// A directory and the name of an entry, resolved from a path; nobody else can change what they refer to.
 #[derive(Debug)]
 pub struct TrustedPlace {
     folder: OwnedFd,
     control: FolderControl,
-    /// `.` where the path is that of the folder itself.
+    /// `.` if the path is that of the directory itself.
     name: OsString,
-    /// The name is a link of `/proc`, which is no path: the kernel follows it.
+    /// Whether the name is a link in `/proc` that only the kernel can follow.
     is_of_kernel: bool,
 }
 
 impl TrustedPlace {
-    /// The place of a path, whose last name is not followed where it is a link. For processes of other users than root, where the
-    /// kernel finds it.
+    /// Resolves a path, without following a symbolic link at its end. If the process does not run as root,
+    /// the kernel resolves it.
     ///
     /// # Errors
-    /// The system's; a symbolic link in a folder that others than root can change.
+    /// System errors; a symbolic link in a directory that users other than root can change.
     pub fn of(path: &Path) -> io::Result<TrustedPlace> {
         if is_root() {
             return TrustedPlace::walk(path, false, None);
@@ -77,8 +78,8 @@ impl TrustedPlace {
         Ok(TrustedPlace { folder, control: FolderControl::Root, name, is_of_kernel: false })
     }
 
-    /// Follows links as this module says, that of the last name only if it `follows`. Makes folders that are missing, the last one with
-    /// the permissions `makes`.
+    /// Resolves a path by the rules of this module. Follows a link at its end only if `follows`. Creates
+    /// missing directories if `makes` is set, the last one with that mode.
     fn walk(path: &Path, follows: bool, makes: Option<Mode>) -> io::Result<TrustedPlace> {
         let mut rest = parts(&std::path::absolute(path)?);
         let mut way = vec![root()?];
@@ -132,7 +133,7 @@ impl TrustedPlace {
                 _ => return Err(Errno::NOTDIR.into()),
             }
         }
-        // The path ends with a folder that is known already: `/`, or `..` at its end.
+        // The path ends with a known directory: `/`, or `..` at its end.
         TrustedPlace::last(way, ".".into(), false)
     }
 
@@ -145,30 +146,30 @@ impl TrustedPlace {
         Ok(TrustedPlace { folder, control, name, is_of_kernel })
     }
 
-    /// Whether the path leads here whoever changes what he can change: every folder on the way is root's.
+    /// Whether the configured path always leads here, because every directory on it belongs to root.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.control != FolderControl::Others
     }
 
-    /// A path that leads here as long as this lives, in this process alone.
+    /// Returns a path to this place, valid in this process and as long as `self` lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.folder.as_raw_fd().to_string()).join(&self.name)
     }
 
-    /// What is here; a link itself.
+    /// Returns the metadata of the entry, without following a link.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Removes what is no folder.
+    /// Removes the entry, which must not be a directory.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn remove(&self) -> io::Result<()> {
         Ok(unlinkat(&self.folder, &self.name, AtFlags::empty())?)
     }
@@ -185,10 +186,11 @@ impl TrustedPlace {
     }
 }
 
-/// Opens a path. For processes of other users than root, as the kernel does.
+/// Opens a path. If the process does not run as root, the kernel resolves it.
 ///
 /// # Errors
-/// The system's; a symbolic link or a file with several names in a folder that others than root can change.
+/// System errors; a symbolic link or a file with several hard links in a directory that users other than root
+/// can change.
 pub fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     if !is_root() {
         return Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?);
@@ -196,10 +198,10 @@ pub fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     TrustedPlace::walk(path, true, None)?.open(flags, mode)
 }
 
-/// Opens a folder, which is made where it is missing, with these permissions, and so are those above it, with the usual ones.
+/// Opens a directory. If it is missing, creates it with this mode, and its parents with the usual one.
 ///
 /// # Errors
-/// As those of [`open`]; there is something else.
+/// See [`open`]; fails if there is something other than a directory.
 pub fn make_folder(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if is_root() {
@@ -210,10 +212,11 @@ pub fn make_folder(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Why others than root and the user of this process could put another file in the place of this one; `None` where they cannot.
+/// Returns a description if users other than root and the user of this process could replace the file;
+/// otherwise `None`.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn replaceable_by_others(path: &Path) -> io::Result<Option<String>> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let absolute = std::path::absolute(path)?;
@@ -248,16 +251,16 @@ fn root() -> io::Result<(OwnedFd, FolderControl)> {
     Ok((root, control))
 }
 
-/// Where an opened symbolic link leads.
+/// Returns the target of an opened symbolic link.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn text_of_link(link: &OwnedFd) -> io::Result<PathBuf> {
     let target = readlinkat(link, c"", Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
 }
 
-/// The names that a path consists of, `..` among them.
+/// Returns the names in a path, including `..`.
 #[must_use]
 pub fn parts(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|part| match part {
@@ -268,7 +271,7 @@ pub fn parts(path: &Path) -> VecDeque<OsString> {
     names.collect()
 }
 
-/// Whether a folder is one of `/proc`, whose links do not lead to paths.
+/// Whether a directory is in `/proc`, whose links do not lead to paths.
 fn is_of_processes(folder: &OwnedFd) -> bool {
     fstatfs(folder).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC)
 }
@@ -328,7 +331,7 @@ mod tests {
         let place = |name: &str| TrustedPlace::of(&base.join(name)).unwrap();
         assert!(place("own/file").is_certain() && !place("own/link/file").is_certain());
         assert_eq!(fs::read(place("own/file").path()).unwrap(), b"");
-        // A link itself, and not what it names.
+        // Removes the link itself, not its target.
         place("theirs/link").remove().unwrap();
         place("own/file").remove().unwrap();
         assert!(place("own/file").stat().is_err() && own.exists());
@@ -375,14 +378,14 @@ mod tests {
         assert!(read(&own.join("loop")).unwrap_err().contains("symbolic links"));
         assert!(read(&own.join("none")).unwrap_err().contains("No such file"));
         assert!(read(&own.join("file/more")).is_err());
-        // A file that is missing is made, and never behind a link.
+        // Missing files are created, but never through a link.
         let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         symlink(own.join("planted"), theirs.join("dangling")).unwrap();
         open(&theirs.join("new"), append, Mode::RUSR | Mode::WUSR).unwrap();
         assert!(theirs.join("new").exists());
         open(&theirs.join("dangling"), append, Mode::RUSR | Mode::WUSR).unwrap_err();
         assert!(!own.join("planted").exists());
-        // A folder that everybody can write to, as /tmp is.
+        // A directory that all users can write to, such as /tmp.
         fs::set_permissions(&own, fs::Permissions::from_mode(0o1777)).unwrap();
         std::os::unix::fs::lchown(own.join("absolute"), Some(65534), None).unwrap();
         assert_eq!(read(&own.join("relative")).as_deref(), Ok("secret"), "root's link in a sticky folder");

@@ -1,4 +1,5 @@
-//! A tunnel: an upgraded connection and another one, joined until both have ended. Either may be a stream of a shared connection.
+//! Tunnels: an upgraded connection joined with another one until both have ended. Either may be a stream of a
+//! shared connection.
 
 use http::Fields;
 
@@ -10,32 +11,32 @@ use crate::progress::SendProgress;
 use crate::pump::Outbox;
 use crate::wait::Interest;
 
-/// Bytes moved in one go; they stand on the stack only while they move.
+/// Bytes moved at once, through a buffer on the stack.
 const MOVED_BYTES: usize = 16 * 1024;
-/// Rounds of both directions before others on the core have their turn.
+/// Rounds of both directions before the task yields to others of the core.
 const TURNS_MAX: u32 = 64;
-/// Bytes that one side may be ahead of the other.
+/// Buffered bytes at which reading from the sender stops.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// How far one direction is.
+/// State of one direction.
 #[derive(Default)]
 struct Direction {
-    /// The sender has closed its side.
+    /// Whether the sender has closed its side.
     ended: bool,
-    /// The end has been passed on to the receiver.
+    /// Whether the end was passed to the receiver.
     reported: bool,
 }
 
-/// Where a tunnel leads.
+/// The other end of a tunnel.
 pub enum TunnelEnd<'e> {
-    /// A connection, all of it.
+    /// A connection.
     Link(&'e mut Link),
     /// A stream of a shared connection.
     Stream(&'e mut H2Stream),
 }
 
 impl TunnelEnd<'_> {
-    /// Sends; what it does not take now waits in `out`, or with the connection that carries the stream.
+    /// Sends bytes. Data that is not accepted is buffered in `out`, or in the stream's connection.
     fn send(&mut self, out: &mut Outbox, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             TunnelEnd::Link(link) => {
@@ -48,7 +49,7 @@ impl TunnelEnd<'_> {
         Ok(())
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of buffered bytes.
     fn backlog(&self, out: &Outbox) -> usize {
         match self {
             TunnelEnd::Link(_) => out.backlog(),
@@ -56,7 +57,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// Sends what it takes now; true where nothing is left.
+    /// Sends as much as possible; returns true if nothing is left.
     fn try_flush(&mut self, out: &mut Outbox) -> Result<bool, Fault> {
         match self {
             TunnelEnd::Link(link) => out.try_flush(link),
@@ -65,7 +66,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// Closes its sending side, once all has been sent.
+    /// Closes the sending side. Everything must have been sent.
     fn end(&mut self) {
         match self {
             TunnelEnd::Link(link) => link.shutdown_write(),
@@ -73,7 +74,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// Passes what has come to the client: how many bytes, 0 at the end, `None` where there are none now.
+    /// Passes received bytes to the client; returns their number, 0 at the end, `None` if none are available.
     fn pass_on(&mut self, x: &mut Exchange<'_>) -> Result<Option<usize>, Fault> {
         match self {
             TunnelEnd::Link(link) => {
@@ -94,7 +95,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// Whether it has taken anything since the last call.
+    /// Whether the other end has accepted data since the last call.
     fn has_taken(&mut self, progress: &mut SendProgress) -> bool {
         match self {
             TunnelEnd::Link(link) => progress.look(link.stream()),
@@ -102,7 +103,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// Whether it is closed in both directions, or has failed.
+    /// Whether the other end is closed in both directions, or has failed.
     fn is_gone(&self) -> bool {
         match self {
             TunnelEnd::Link(link) => link.stream().source().is_gone(),
@@ -110,7 +111,7 @@ impl TunnelEnd<'_> {
         }
     }
 
-    /// What to wait for; `is_behind` says that the client has sent more than it has taken.
+    /// Returns the events to wait for; `is_behind` means that data for this end is buffered.
     fn interest(&self, reads: bool, is_behind: bool) -> Interest {
         match self {
             TunnelEnd::Link(link) => link.interest(reads, is_behind),
@@ -132,12 +133,12 @@ impl TunnelEnd<'_> {
     }
 }
 
-/// Carries bytes both ways between the client of an upgraded exchange and `other`, until both have closed or nothing
-/// has moved for `idle_ms`. One side's end is passed on while the other still sends. `early` are bytes that `other`
-/// has sent already.
+/// Transfers data in both directions between the client of an upgraded exchange and `other`, until both have
+/// closed or nothing was transferred for `idle_ms`. The end of one side is passed on while the other still
+/// sends. `early` are bytes that `other` has already sent.
 ///
 /// # Errors
-/// Either side is gone.
+/// Fails if either side is gone.
 pub async fn tunnel(
     x: &mut Exchange<'_>,
     mut other: TunnelEnd<'_>,
@@ -146,7 +147,7 @@ pub async fn tunnel(
 ) -> Result<(), Fault> {
     x.offer(early)?;
     let (mut up, mut down) = (Direction::default(), Direction::default());
-    // What `other` has not taken. An idle tunnel holds none.
+    // Data that `other` has not accepted. An idle tunnel holds no buffer.
     let mut out = Outbox::default();
     let (mut turns, mut progress) = (0, SendProgress::default());
     loop {
@@ -155,7 +156,7 @@ pub async fn tunnel(
         }
         let moved_up = !up.reported
             && match move_up(x, &mut other, &mut up, &mut out) {
-                // `other` has sent its last byte and reads nothing more; bytes that it sent before are still delivered.
+                // `other` has ended and reads nothing more; data that it sent before is still delivered.
                 result if down.ended && (result.is_err() || !up.reported && other.is_gone()) => {
                     x.break_off();
                     (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
@@ -178,17 +179,17 @@ pub async fn tunnel(
         let client = Interest::of(!up.ended && other.backlog(&out) == 0, x.backlog() > 0);
         let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
         let theirs = match up.reported {
-            // What is left in TLS goes nowhere any more.
+            // Ciphertext left in TLS can no longer be sent.
             true => Interest::of(reads, false),
             false => other.interest(reads, !out.is_empty()),
         };
-        // Who has ended its own side, and is sent nothing just now, may be gone all the same.
+        // A side that has ended and is sent nothing at the moment may be gone.
         let client = client.or_gone(up.ended && !down.reported);
         let theirs = theirs.or_gone(down.ended && !up.reported);
         let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
         x.shed();
         match other.wait(x, client, theirs, deadline_ms).await {
-            // A slow receiver may take what was sent before. Else silence for so long is how most tunnels end.
+            // A slow receiver may still be accepting data. Otherwise, silence is the normal end of tunnels.
             Err(Fault::Timeout) if x.has_taken() | other.has_taken(&mut progress) => {}
             Err(Fault::Timeout) => return Ok(()),
             other => other?,
@@ -196,7 +197,7 @@ pub async fn tunnel(
     }
 }
 
-/// From the client; true where something moved.
+/// Transfers data from the client; returns true if something was transferred.
 fn move_up(
     x: &mut Exchange<'_>,
     other: &mut TunnelEnd<'_>,
@@ -228,7 +229,7 @@ fn move_up(
     Ok(moved)
 }
 
-/// To the client; what it does not take waits in the exchange.
+/// Transfers data to the client; the exchange buffers what the client does not accept.
 fn move_down(x: &mut Exchange<'_>, other: &mut TunnelEnd<'_>, down: &mut Direction) -> Result<bool, Fault> {
     let mut moved = false;
     if !down.ended && x.backlog() < AHEAD_BYTES_MAX {
@@ -240,7 +241,7 @@ fn move_down(x: &mut Exchange<'_>, other: &mut TunnelEnd<'_>, down: &mut Directi
     }
     let backlog = x.backlog();
     let flushed = x.try_flush()?;
-    // Room for more: what TLS has decrypted already is no news of the socket's, so it is asked for again.
+    // There is room again. TLS may hold decrypted bytes, which the socket does not report, so read again.
     moved |= x.backlog() < backlog;
     if flushed && down.ended && !down.reported {
         down.reported = true;

@@ -1,4 +1,4 @@
-//! Waits of tasks for sources, whatever feeds those: a descriptor, or the task of a multiplexed connection.
+//! Waits for event sources, which are fed by a descriptor or by the task of a multiplexed connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,42 +7,42 @@ use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
-/// What a task waits for on a source.
+/// A set of events to wait for on a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest(pub(crate) u8);
 
 impl Interest {
-    /// That the peer has closed its sending side, or is gone.
+    /// The peer has closed its sending side, or is gone.
     pub const END: Interest = Interest(HALF_CLOSED | GONE);
 
-    /// That the peer is gone in both directions.
+    /// The peer is gone in both directions.
     pub const GONE: Interest = Interest(GONE);
 
-    /// Nothing, or either direction, or both.
+    /// Readability, writability, both or neither.
     #[must_use]
     pub const fn of(read: bool, write: bool) -> Interest {
         Interest(if read { READ } else { 0 } | if write { WRITE } else { 0 })
     }
 
-    /// Whether it is, among others, that there is something to read.
+    /// Whether the set contains readability.
     #[must_use]
     pub(crate) const fn is_to_read(self) -> bool {
         self.0 & READ != 0
     }
 
-    /// The same, and where `is_wanted` that the peer is gone in both directions.
+    /// Adds the event that the peer is gone in both directions, if `is_wanted`.
     #[must_use]
     pub(crate) const fn or_gone(self, is_wanted: bool) -> Interest {
         Interest(self.0 | if is_wanted { GONE } else { 0 })
     }
 
-    /// The same, or the other.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn or(self, other: Interest) -> Interest {
         Interest(self.0 | other.0)
     }
 
-    /// The same, but not that it can be written.
+    /// Removes writability.
     #[must_use]
     pub(crate) const fn without_write(self) -> Interest {
         Interest(self.0 & !WRITE)
@@ -52,7 +52,7 @@ impl Interest {
         source.ready() & self.0 != 0
     }
 
-    /// Whoever polls with `cx` is to run when it is met.
+    /// Registers the waker of `cx` for these events.
     fn wait(self, core: &Core, source: &Source, cx: &Context<'_>) {
         if self.0 & (READ | HALF_CLOSED | GONE) != 0 {
             core.wait_read(source, cx);
@@ -63,7 +63,7 @@ impl Interest {
     }
 }
 
-/// Waits until a source can do what is wanted of it.
+/// Waits until the source meets the interest.
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
@@ -76,8 +76,8 @@ pub(crate) fn ready<'s>(
     any(core, [(source, interest)], deadline_ms, || false)
 }
 
-/// Waits until one of some sources can do what is wanted of it, with one deadline for all, or until `is_done`, for which
-/// somebody else wakes the task.
+/// Waits until one of the sources meets its interest, with one deadline for all, or until `is_done` returns
+/// true, for which the task must be woken by other means.
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
@@ -90,13 +90,13 @@ pub(crate) fn any<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
     AnyReady { core, sources, deadline_ms, is_done, waits: false }
 }
 
-/// Such a wait. It is no `async fn`, whose future would hold its arguments twice: every request waits here.
+/// Future of [`any`]. Not an `async fn`, whose future would hold its arguments twice.
 pub(crate) struct AnyReady<'s, const SOURCES: usize, D> {
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],
     deadline_ms: u64,
     is_done: D,
-    /// It was polled, and had to wait.
+    /// Whether the future was polled and had to wait.
     waits: bool,
 }
 
@@ -106,7 +106,7 @@ impl<const SOURCES: usize, D: Fn() -> bool> AnyReady<'_, SOURCES, D> {
             return Poll::Ready(Ok(()));
         }
         for (source, interest) in self.sources {
-            // What an earlier wait has left behind, or reported late, is no end of this one.
+            // An expiry left over from an earlier wait, or reported late, must not end this one.
             if source.take_expired() && self.waits && self.core.now_ms() >= self.deadline_ms {
                 return Poll::Ready(Err(Fault::Timeout));
             }
@@ -130,7 +130,7 @@ impl<const SOURCES: usize, D: Fn() -> bool + Unpin> Future for AnyReady<'_, SOUR
     }
 }
 
-/// Whether `source` can do what is wanted; if not, whoever polls with `cx` waits for that, without a deadline.
+/// Whether `source` meets the interest; if not, registers the waker of `cx`, without a deadline.
 pub(crate) fn is_met_or_waits(core: &Core, source: &Source, interest: Interest, cx: &Context<'_>) -> bool {
     let met = interest.is_met(source);
     if !met {

@@ -1,11 +1,11 @@
-//! The key of a WebSocket's handshake over HTTP/1 (RFC 6455 section 4). Over HTTP/2 there is none (RFC 8441 section 5).
+//! The key of the WebSocket handshake over HTTP/1 (RFC 6455 section 4). HTTP/2 has none (RFC 8441 section 5).
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use data_encoding::BASE64;
 
-/// What the key is joined with (section 1.3).
+/// Constant that is appended to the key (section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// 16 bytes in base64.
+/// Length of 16 bytes in base64.
 pub const KEY_BYTES: usize = 24;
 
 /// Whether a value of `Sec-WebSocket-Key` is valid.
@@ -16,10 +16,10 @@ pub fn is_key(key: &[u8]) -> bool {
         && key[..KEY_BYTES - 2].iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(byte))
 }
 
-/// A key for a request of our own.
+/// Generates a key for a request of this server.
 ///
 /// # Panics
-/// Where the system has no random numbers.
+/// Panics if the system has no random numbers.
 #[must_use]
 pub fn new_key() -> [u8; KEY_BYTES] {
     let mut bytes = [0; 16];
@@ -29,8 +29,8 @@ pub fn new_key() -> [u8; KEY_BYTES] {
     key
 }
 
-/// The value of `Sec-WebSocket-Accept` for a key (section 4.2.2): base64 of the SHA-1 of the key and a constant. SHA-1 keeps no
-/// secret here; it shows that the server has understood.
+/// Returns the value of `Sec-WebSocket-Accept` for a key (section 4.2.2): base64 of the SHA-1 of the key and
+/// a constant. SHA-1 protects no secret here; the value shows that the server understands WebSocket.
 #[must_use]
 pub fn accept(key: &[u8]) -> [u8; 28] {
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());

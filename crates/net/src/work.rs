@@ -1,4 +1,4 @@
-//! What a connection needs only while bytes flow, kept in a pool.
+//! Pooled parsers and buffers, which a connection holds only while data is transferred.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
@@ -10,26 +10,27 @@ use http::machine::{ClientMachine, ServerMachine};
 use crate::memory::Memory;
 use crate::pump::{Inbox, Outbox};
 
-/// What an input buffer grows to while the body of a request streams through it.
+/// Size to which an input buffer grows while a request body streams through it.
 const STREAMING_BYTES: usize = 64 * 1024;
-/// The same while memory is short.
+/// [`STREAMING_BYTES`] under memory pressure.
 const STREAMING_BYTES_SHORT: usize = 8 * 1024;
-/// Bytes that an entry of the pool takes in addition to its buffers: its parser.
+/// Memory of a pool entry without its buffers: the parser.
 const ENTRY_BYTES: usize = 1024;
-/// What the pool keeps although it has not been used for a while.
+/// Number of entries that the pool keeps although they were not used for some time.
 const KEPT_MIN: usize = 16;
-/// Those that weigh more than this release their buffers, however.
+/// Size above which an unused entry that is kept releases its buffers.
 const KEPT_BYTES_UNUSED: usize = 32 * 1024;
-/// Entries that weigh more are returned to the allocator instead of the pool.
+/// Size above which an entry is freed instead of returned to the pool.
 const KEPT_BYTES_MAX: usize = 224 * 1024;
-/// Bytes that the pool of a core's clients keeps.
+/// Maximum size of the pool for a core's client connections.
 pub(crate) const POOL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A parser that serves one message after the other, of any connection.
+/// A parser that processes one message after another, of any connection.
 pub trait Parser: Default {
-    /// Forgets everything, to serve another connection; keeps the memory.
+    /// Resets the parser for another connection and keeps its memory.
     fn forget(&mut self);
-    /// Bytes at the beginning of the message that it still refers to when they are consumed.
+    /// Returns the number of bytes at the beginning of the message that the parser still refers to after they
+    /// were consumed.
     fn kept_bytes(&self) -> usize;
 }
 
@@ -53,10 +54,10 @@ impl Parser for ClientMachine {
     }
 }
 
-/// The parser and the buffers of a connection that is busy.
+/// Parser and buffers of an active connection.
 #[derive(Debug, Default)]
 pub struct Buffers<P> {
-    /// Reads what is received.
+    /// Parser of the received bytes.
     pub machine: P,
     /// Bytes received.
     pub input: Inbox,
@@ -64,11 +65,11 @@ pub struct Buffers<P> {
     pub out: Outbox,
 }
 
-/// Those of a client's connection.
+/// Parser and buffers of a client connection.
 pub(crate) type ConnectionBuffers = Buffers<ServerMachine>;
 
 impl<P> Buffers<P> {
-    /// What it holds of memory, in bytes.
+    /// Returns the memory held, in bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         ENTRY_BYTES + self.input.weight_bytes() + self.out.weight_bytes()
@@ -76,7 +77,7 @@ impl<P> Buffers<P> {
 }
 
 impl<P: Parser> Buffers<P> {
-    /// Room to read more into, `least` bytes or more; a buffer that has to grow gets `size` bytes.
+    /// Returns at least `least` bytes of room to read into. If the buffer must grow, it gets `size` bytes.
     pub fn room(&mut self, size: usize, least: usize) -> &mut [u8] {
         self.input.room(self.machine.kept_bytes(), size, least)
     }
@@ -88,37 +89,37 @@ impl<P: Parser> Buffers<P> {
     }
 }
 
-/// Buffers that a connection holds, except while it waits with nothing in them. In the end they return to their pool.
+/// Buffers borrowed from a pool. May be released during a wait if they are empty; returned on drop.
 pub struct HeldBuffers<P: Parser> {
     pool: Rc<BufferPool<P>>,
     held: Option<Box<Buffers<P>>>,
 }
 
 impl<P: Parser> HeldBuffers<P> {
-    /// Empty buffers.
+    /// Takes empty buffers from the pool.
     #[must_use]
     pub fn take(pool: &Rc<BufferPool<P>>) -> HeldBuffers<P> {
         HeldBuffers { pool: pool.clone(), held: Some(pool.take()) }
     }
 
-    /// Returns them to their pool: until [`HeldBuffers::hold`] they must not be used.
+    /// Returns the buffers to the pool. They must not be used until [`HeldBuffers::hold`].
     pub fn release(&mut self) {
         if let Some(buffers) = self.held.take() {
             self.pool.give_back(buffers);
         }
     }
 
-    /// Takes buffers again.
+    /// Takes buffers again if they were released.
     pub fn hold(&mut self) {
         self.held.get_or_insert_with(|| self.pool.take());
     }
 
-    /// Them, unless they are released.
+    /// Returns the buffers, unless they are released.
     pub fn held(&mut self) -> Option<&mut Buffers<P>> {
         self.held.as_deref_mut()
     }
 
-    /// Whether bytes of them wait to be sent.
+    /// Whether there is unsent output.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.held.as_ref().is_some_and(|buffers| buffers.out.backlog() > 0)
@@ -146,7 +147,7 @@ impl<P: Parser> DerefMut for HeldBuffers<P> {
 }
 
 impl Buffers<ClientMachine> {
-    /// The response head just parsed, with the bytes that its spans refer to.
+    /// Returns the response head just parsed and the bytes that its spans refer to.
     #[must_use]
     pub fn head(&self) -> (&ResponseHead, &[u8]) {
         (&self.machine.head, self.input.rest())
@@ -154,24 +155,24 @@ impl Buffers<ClientMachine> {
 }
 
 impl ConnectionBuffers {
-    /// Room to read body bytes into, behind the head, which stays where it is.
+    /// Returns room for body bytes behind the head, which is not moved.
     pub(crate) fn body_room(&mut self, is_short: bool) -> &mut [u8] {
         let size = if is_short { STREAMING_BYTES_SHORT } else { STREAMING_BYTES };
         self.room(size, size / 4)
     }
 }
 
-/// The buffers of one core that no connection uses now.
+/// Unused buffers of one core.
 #[derive(Debug)]
 pub struct BufferPool<P> {
     memory: Rc<Memory>,
     bytes_max: usize,
-    // Boxed on purpose: a busy connection holds a pointer, and giving back moves eight bytes.
+    // Boxed so that an active connection holds a pointer, and returning an entry moves eight bytes.
     #[allow(clippy::vec_box)]
     free: RefCell<Vec<Box<Buffers<P>>>>,
-    /// What those weigh.
+    /// Total size of the free entries.
     bytes: Cell<usize>,
-    /// The fewest entries kept since the last [`BufferPool::trim`]: as many were not needed since then.
+    /// Minimum number of free entries since the last [`BufferPool::trim`], none of which were needed.
     unused: Cell<usize>,
 }
 
@@ -182,7 +183,7 @@ impl<P> Default for BufferPool<P> {
 }
 
 impl<P> BufferPool<P> {
-    /// A pool that keeps up to `bytes_max`, and nothing while memory is short.
+    /// Creates a pool that keeps up to `bytes_max`, and nothing under memory pressure.
     #[must_use]
     pub fn new(memory: &Rc<Memory>, bytes_max: usize) -> BufferPool<P> {
         BufferPool {
@@ -194,13 +195,13 @@ impl<P> BufferPool<P> {
         }
     }
 
-    /// How many it keeps now.
+    /// Returns the number of free entries.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         self.free.borrow().len()
     }
 
-    /// What those weigh.
+    /// Returns the total size of the free entries.
     #[cfg(test)]
     pub(crate) fn kept_bytes(&self) -> usize {
         self.bytes.get()
@@ -208,11 +209,11 @@ impl<P> BufferPool<P> {
 }
 
 impl<P: Parser> BufferPool<P> {
-    /// Releases the entries that were not needed since the last call, except a few small ones.
+    /// Frees the entries that were not needed since the last call, except a few small ones.
     pub fn trim(&self) {
         let mut free = self.free.borrow_mut();
         let unused = self.unused.get().min(free.len());
-        // What was used last stands last.
+        // The most recently used entries are last.
         free.drain(..unused.saturating_sub(KEPT_MIN));
         for buffers in free.iter_mut().take(unused.min(KEPT_MIN)) {
             if buffers.weight_bytes() > KEPT_BYTES_UNUSED {
@@ -226,7 +227,7 @@ impl<P: Parser> BufferPool<P> {
         self.unused.set(free.len());
     }
 
-    /// Empty buffers.
+    /// Takes empty buffers.
     pub fn take(&self) -> Box<Buffers<P>> {
         let Some(buffers) = self.free.borrow_mut().pop() else { return Box::default() };
         self.bytes.set(self.bytes.get() - buffers.weight_bytes());
@@ -234,7 +235,7 @@ impl<P: Parser> BufferPool<P> {
         buffers
     }
 
-    /// Keeps them for the next connection, unless the pool is full.
+    /// Returns buffers to the pool; frees them if it is full.
     pub fn give_back(&self, mut buffers: Box<Buffers<P>>) {
         let weight = buffers.weight_bytes();
         let bytes = self.bytes.get() + weight;

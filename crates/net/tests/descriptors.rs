@@ -1,4 +1,4 @@
-//! A process without free descriptors continues to serve. In a test binary of its own: the limit is the process's.
+//! A process without free descriptors continues to serve. A separate binary: the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,7 +27,7 @@ impl Service for Hello {
     fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-/// The server's part, in the child process; as a test of the parent's it has nothing to do.
+/// The server, which runs in a child process. Does nothing as a test of the parent process.
 #[test]
 #[allow(clippy::print_stdout)]
 fn child() {
@@ -42,7 +42,7 @@ fn child() {
     let Bind::Tcp(address) = &server.addresses()[0] else { panic!("an address") };
     println!("\nport {}", address.port());
     let stop = server.stop();
-    // Until the parent closes the pipe.
+    // Blocks until the parent closes the pipe.
     let _ = std::io::stdin().read(&mut [0]);
     stop.drain();
     let panics: u64 = server.counters().iter().map(|core| core.panics.value()).sum();
@@ -72,7 +72,7 @@ fn without_descriptors_newcomers_wait_and_are_served() {
     let port =
         lines.find_map(|line| line.unwrap().strip_prefix("port ").map(|port| port.parse::<u16>().unwrap()));
     let port = port.expect("the child prints its port");
-    // Idle connections, more than there are descriptors: each newcomer takes the place of one.
+    // More idle connections than there are descriptors: each new one replaces another.
     let mut kept = Vec::new();
     for _ in 0..CLIENTS {
         let (socket, answer) = ask(port, "/").unwrap();
@@ -80,7 +80,7 @@ fn without_descriptors_newcomers_wait_and_are_served() {
         kept.push(socket);
     }
     drop(kept);
-    // Busy ones: those who find no descriptor wait for one.
+    // Busy connections: further clients wait for a free descriptor.
     let asking: Vec<_> =
         (0..CLIENTS).map(|_| std::thread::spawn(move || ask(port, "/slow").unwrap().1)).collect();
     for client in asking {

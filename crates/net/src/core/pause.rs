@@ -1,4 +1,4 @@
-//! What a task waits for beside sources: a call on another thread, a time, the others' turn.
+//! Waits for events other than sources: a call on another thread, a time, or other tasks.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ impl Core {
     /// Runs a closure that may block on another thread and returns its result.
     ///
     /// # Panics
-    /// In the calling task, where the closure panicked.
+    /// Panics in the calling task if the closure panicked.
     pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let slot = Arc::new(Mutex::new(Offloaded::Running(None)));
         let theirs = slot.clone();
@@ -40,7 +40,7 @@ impl Core {
         .expect("an offloaded call does not panic")
     }
 
-    /// Waits this many milliseconds, by the clock.
+    /// Waits for `ms` milliseconds of the core's clock.
     pub async fn sleep(&self, ms: u64) {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
@@ -59,7 +59,7 @@ impl Core {
         .await;
     }
 
-    /// Lets everything else on this core have its turn.
+    /// Lets all other ready tasks of this core run.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -77,7 +77,7 @@ impl Core {
 }
 
 impl Core {
-    /// Sets readiness of a source at a time, and wakes the task that waits for it, unless the timer is dropped before.
+    /// Sets readiness of a source at a time and wakes the waiting task, unless the timer is dropped before.
     pub(crate) fn raise_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
@@ -87,43 +87,44 @@ impl Core {
 }
 
 impl Core {
-    /// Waits for a turn in which the current task may work for a millisecond or so, as a signature takes. Each turn of the core has
-    /// one such task, first come, first served; between two of them the kernel is asked for news, and whoever is ready runs. So
-    /// a request on another connection waits for one signature, however many clients begin handshakes at once.
+    /// Waits for a turn in which the current task may work for about a millisecond, for example to compute a
+    /// signature. Each turn of the core runs one such task, in order of arrival; between two of them, the
+    /// kernel is polled and ready tasks run. A request on another connection is therefore delayed by at most
+    /// one signature, however many clients begin handshakes at once.
     pub(crate) async fn turn_for_long_work(&self) {
         let place = self.0.long_turns.get() + self.0.long.borrow().len() as u64;
         self.0.long.borrow_mut().push_back(self.current());
         poll_fn(|_| match self.0.long_turns.get() > place {
             true => Poll::Ready(()),
-            // Something else has woken the task.
+            // A spurious wake-up.
             false => Poll::Pending,
         })
         .await;
     }
 }
 
-/// A call on another thread.
+/// State of a call on another thread.
 enum Offloaded<T> {
-    /// And who waits for it.
+    /// In progress, with the waker of the waiting task.
     Running(Option<Waker>),
-    /// Without a result where it panicked.
+    /// Done; `None` if the call panicked.
     Done(Option<T>),
 }
 
-/// An armed sleep.
+/// An armed sleep, removed on drop.
 struct Timer<'c> {
     core: &'c Core,
     key: (u64, u64),
 }
 
-/// A time at which a source becomes ready.
+/// A timer that makes a source ready, removed on drop.
 pub(crate) struct SourceTimer {
     core: Core,
     key: (u64, u64),
 }
 
 impl SourceTimer {
-    /// That time, in the core's milliseconds.
+    /// Returns the time in milliseconds of the core's clock.
     pub(crate) fn at_ms(&self) -> u64 {
         self.key.0
     }

@@ -3,14 +3,14 @@
 use super::*;
 use std::sync::Mutex;
 
-/// What tests ask.
+/// Accessors for tests.
 impl Core {
-    /// Whether a task has been woken and not run since.
+    /// Whether a task was woken and has not run since.
     pub(crate) fn has_ready(&self) -> bool {
         !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty()
     }
 
-    /// Tasks of any kind, parked ones too.
+    /// Returns the number of all tasks, including parked ones.
     pub(crate) fn tasks_alive(&self) -> usize {
         self.0.tasks.borrow().iter().filter(|task| !matches!(task, Task::Vacant)).count()
     }
@@ -28,14 +28,14 @@ fn core() -> Core {
     Core::new(Clock::new(), OffloadPool::new(1)).unwrap()
 }
 
-/// Moves the clock and fires what is due.
+/// Advances the clock and runs expired timers.
 fn pass(core: &Core, ms: u64) {
     core.clock().set(core.now_ms() + ms, core.unix_s());
     core.run_timers();
     core.run_ready();
 }
 
-/// Writes down what happens.
+/// A log of events.
 #[derive(Clone, Default)]
 struct Diary(Rc<RefCell<Vec<&'static str>>>);
 
@@ -168,7 +168,7 @@ fn events_of_a_closed_source_reach_nobody() {
     assert_eq!(core.sources_alive(), 1);
 }
 
-/// Parks again whenever it is woken.
+/// A task that parks again whenever it is woken.
 struct Sleeper(Rc<Source>, Core, Diary, Option<u64>);
 
 impl IdleTask for Sleeper {
@@ -294,14 +294,15 @@ fn an_offloaded_panic_is_the_callers() {
     assert_eq!(core.panics(), 1);
 }
 
-/// Polls a future with a waker of its own, as combinators such as `FuturesUnordered` do, and only when that was woken.
+/// Polls a future with a waker of its own, like combinators such as `FuturesUnordered`, and only after that
+/// was woken.
 struct Apart<F> {
     future: Pin<Box<F>>,
     woken: Arc<Notice>,
     done: bool,
 }
 
-/// Whether it was woken, and who wants to know.
+/// Whether the future was woken, and the waker to notify.
 #[derive(Default)]
 struct Notice(std::sync::atomic::AtomicBool, Mutex<Option<Waker>>);
 
@@ -355,7 +356,7 @@ fn waits_wake_the_waker_that_they_are_polled_with() {
             if let Some(mut given_up) = given_up.take() {
                 assert!(!given_up.poll(cx));
             }
-            // Each is polled, whatever becomes of the others.
+            // Each future is polled, whether or not the others are done.
             let done = [sleep.poll(cx), offload.poll(cx), source.poll(cx), yielding.poll(cx)];
             if done == [true; 4] { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -383,7 +384,7 @@ fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
     core.spawn(async move {
         loop {
             others.write("other");
-            // Whatever else wakes a task does not bring its turn forward.
+            // Spurious wake-ups must not advance a task's turn.
             (0..3).for_each(|task| handle.wake_task(TaskId(task)));
             handle.yield_now().await;
         }

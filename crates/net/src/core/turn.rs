@@ -1,4 +1,4 @@
-//! The turns of a core: what is ready runs, the kernel is asked for more, and what is due is looked at.
+//! The event loop: runs ready tasks, waits for events, and handles timers.
 
 use std::io;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use super::{Core, Sleeper, TICK_TOKEN, Task};
 use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
-/// How often deadlines of sources are looked at. Deadlines are coarse by this much.
+/// Interval of checks of the sources' deadlines, and so their precision.
 const SWEEP_MS: u64 = 100;
 
 impl Core {
-    /// Turns until `stop` says so, which is asked once a tick.
+    /// Runs until `stop` returns true; it is called once each tick.
     pub(crate) fn turn_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         loop {
@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Has every task with a future run once: what they look at has changed, although nothing that they wait for has come.
+    /// Runs every task with a future once, because state that they check has changed without an event.
     pub fn wake_all(&self) {
         let is_busy = |task: &Task| matches!(task, Task::Future(_));
         let busy = self
@@ -62,9 +62,9 @@ impl Core {
         busy.into_iter().for_each(|task| self.wake(task));
     }
 
-    /// Runs what is ready, without waiting.
+    /// Runs ready tasks, without waiting.
     pub(crate) fn run_ready(&self) {
-        // Only what is ready now: a task that wakes itself again waits for the next tick.
+        // Only tasks that are ready now: a task that wakes itself runs again in the next tick.
         let count = self.0.ready.borrow().len();
         for _ in 0..count {
             let Some(task) = self.0.ready.borrow_mut().pop_front() else { break };
@@ -73,14 +73,14 @@ impl Core {
         self.run_long();
     }
 
-    /// Runs one task that works long: see [`Core::turn_for_long_work`].
+    /// Runs one task of [`Core::turn_for_long_work`].
     fn run_long(&self) {
         let Some(task) = self.0.long.borrow_mut().pop_front() else { return };
         self.0.long_turns.set(self.0.long_turns.get() + 1);
         self.run(task);
     }
 
-    /// Runs what other threads woke.
+    /// Runs tasks woken by other threads.
     pub(crate) fn run_remote(&self) {
         let mut woken = Vec::new();
         self.0.remote.take(&mut woken);
@@ -89,7 +89,7 @@ impl Core {
         }
     }
 
-    /// Milliseconds until something is due; `None` for never.
+    /// Returns the milliseconds until the next timer or sweep; `None` for never.
     fn timeout_ms(&self) -> Option<u64> {
         if !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty() {
             return Some(0);
@@ -102,7 +102,7 @@ impl Core {
         [timer_ms, sweep_ms].into_iter().flatten().min()
     }
 
-    /// Fires timers and deadlines that are due.
+    /// Runs expired timers and deadlines.
     pub(crate) fn run_timers(&self) {
         let now_ms = self.now_ms();
         while let Some(sleeper) = self.pop_timer(now_ms) {
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Closes the connection that holds the most, where memory has been critically short for some time.
+    /// Closes the connection that holds the most memory, if memory has been critically short for some time.
     fn close_heaviest(&self, now_ms: u64) {
         if let Some(source) = self.0.memory.heavy.due(self.0.memory.pressure() >= Pressure::Critical, now_ms)
         {
@@ -135,8 +135,8 @@ impl Core {
         (first.key().0 <= now_ms).then(|| first.remove())
     }
 
-    /// Looks at every source's deadline. One pass over a flat table ten times a second costs less than keeping
-    /// a timer for each connection in order at each request.
+    /// Checks the deadline of every source. One pass over a flat table ten times a second costs less than
+    /// keeping a sorted timer for each connection up to date at each request.
     fn sweep(&self, now_ms: u64) {
         for token in self.0.remote.take_released() {
             self.free_source(token);

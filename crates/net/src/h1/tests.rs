@@ -1,4 +1,4 @@
-//! Connections over a simulated network, under a clock that the tests own.
+//! Tests of connections over a simulated network and clock.
 
 mod rig;
 mod script;

@@ -1,4 +1,4 @@
-//! The task of a connection: bytes between the socket and the machine.
+//! The task of an HTTP/2 client connection, which moves bytes between the socket and the state machine.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,44 +17,44 @@ use crate::progress::SendProgress;
 use crate::source::READ;
 use crate::wait::{self, Interest};
 
-/// Room to read into.
+/// Size of a read.
 const INPUT_BYTES: usize = 32 * 1024;
-/// Bytes moved before other connections get their turn.
+/// Bytes moved before the task yields to other connections.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What an event without data weighs against that.
+/// Cost of an event without data against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
-/// How often a connection looks whether it is too old, idle, or its server too slow.
+/// Interval of checks whether the connection is too old or idle, or its server too slow.
 const LOOK_MS: u64 = 1_000;
-/// How long the server's settings may take, from the connection's beginning.
+/// Time limit for the server's SETTINGS, from the start of the connection.
 const SETTINGS_MS: u64 = 10_000;
-/// How long a server may take no byte of what is sent.
+/// Time for which a server may accept no bytes.
 const WRITE_MS: u64 = 60_000;
-/// How long the answer to a ping may take while nothing else comes.
+/// Time limit for the answer to a ping while nothing else is received.
 const PONG_MS: u64 = 10_000;
-/// Connections of a thread that are ended in order at a time. Further ones are closed at once, so that servers that do not close theirs
-/// cannot use up the descriptors.
+/// Maximum number of connections of a thread that are shut down in an orderly way at a time. Further ones are
+/// closed at once, so that servers which do not close theirs cannot exhaust the descriptors.
 const ENDING_MAX: usize = 256;
 
 thread_local! {
     static ENDING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes between the link and the machine.
+/// The transport of a connection and its buffers.
 struct ClientWire {
     link: Link,
-    /// Received and not taken by the machine.
+    /// Received bytes that the state machine has not consumed.
     input: Vec<u8>,
-    /// The server has closed its sending side.
+    /// Whether the server has closed its sending side.
     ended: bool,
-    /// What the server was seen to take, and when it was last asked for.
+    /// Progress of the server's reading, and the time of the last check.
     progress: SendProgress,
     looked_ms: u64,
-    /// When a request was last under way.
+    /// Time at which a request was last in progress.
     busy_ms: u64,
     moved_bytes: usize,
 }
 
-/// Ends the streams with the task, also where it is dropped or panics.
+/// Ends all streams when the task ends, is dropped or panics.
 struct EndGuard(Rc<ClientConn>);
 
 impl Drop for EndGuard {
@@ -63,7 +63,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// Carries a connection to its end.
+/// Runs a connection until its end.
 pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
     let guard = EndGuard(conn.clone());
     let now_ms = conn.core.now_ms();
@@ -81,20 +81,20 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         Err(Fault::Broken(reason)) => StreamFailure::Invalid(reason),
         _ => StreamFailure::Closed,
     });
-    // A server that is gone, or takes nothing, gets no announcement.
+    // A server that is gone or reads nothing gets no GOAWAY.
     if matches!(ended, Ok(()) | Err(Fault::Broken(_))) {
         let _ = write(&conn, &mut wire);
         wire.input = Vec::new();
         conn.weigh_own(wire.link.weight_bytes());
         if let Some(_ending) = Ending::begin() {
-            // No more than its window allows it to send.
+            // The server may send at most what its window permits.
             ending::linger(&mut wire.link, WRITE_MS, conn.window_bytes()).await;
         }
     }
     drop(guard);
 }
 
-/// One of the connections that are being ended.
+/// One of the [`ENDING_MAX`] connections being shut down.
 struct Ending;
 
 impl Ending {
@@ -139,8 +139,8 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     }
 }
 
-/// Ends what takes too long: settings that do not come, bytes that nobody takes, a ping without an answer; a connection without
-/// requests, and one that is too old.
+/// Ends the connection on a timeout (no SETTINGS, no progress, no answer to a ping); stops using it if it is
+/// idle or too old.
 fn look(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
     let waits = !conn.frames.borrow().out.is_empty() || wire.link.is_behind();
     if wire.is_stalled(conn, waits) {
@@ -165,7 +165,7 @@ fn look(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fau
     Ok(())
 }
 
-/// Waits for the server, for a stream that has something to send or has ended, or for a moment.
+/// Waits for the server, for a stream that has output or has ended, or for a short time.
 async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     if wire.input.is_empty() {
         wire.input = Vec::new();
@@ -183,7 +183,7 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     }
 }
 
-/// Reads what is there and hands it to the streams.
+/// Reads available bytes and distributes them to the streams.
 fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     while wire.moved_bytes < TURN_BYTES_MAX && !wire.ended {
         let mut at = 0;
@@ -210,7 +210,7 @@ fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A server that does not speak HTTP/2 at all deserves plain words.
+/// Gives a clear message for a server that does not speak HTTP/2.
 fn reason(conn: &ClientConn, input: &[u8], reason: &'static str) -> &'static str {
     match conn.state.get() {
         ClientState::Opening if input.starts_with(b"HTTP/1") => "the upstream speaks HTTP/1 and not HTTP/2",
@@ -285,7 +285,7 @@ fn fail(conn: &ClientConn, id: u32, failure: StreamFailure) {
 }
 
 impl ClientWire {
-    /// Whether the server has taken nothing for too long of what it was sent, or is to be sent.
+    /// Whether the server has accepted nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &ClientConn, waits: bool) -> bool {
         let (now_ms, drained_bytes) = (conn.core.now_ms(), conn.drained_bytes.get());
         if !waits && conn.taken_bytes.get() >= drained_bytes {
@@ -295,14 +295,14 @@ impl ClientWire {
         if now_ms >= self.looked_ms + LOOK_MS {
             self.looked_ms = now_ms;
             self.progress.look(self.link.stream());
-            // The queue counts what TLS adds, too: a little less is known to be taken than was.
+            // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = drained_bytes.saturating_sub(u64::from(self.progress.queued()));
             conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
         }
         now_ms >= self.progress.since_ms(self.link.stream()) + WRITE_MS
     }
 
-    /// Reads more; false where nothing is there now, or nothing will come.
+    /// Reads more bytes; returns false if none are available or the server has ended.
     fn read(&mut self, conn: &ClientConn) -> Result<bool, Fault> {
         let filled = self.input.len();
         self.input.resize(filled + INPUT_BYTES, 0);
@@ -321,7 +321,7 @@ impl ClientWire {
     }
 }
 
-/// Writes what the server takes now, frames more, and so on.
+/// Writes as much as the server accepts, and frames more output as it is sent.
 fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     loop {
         let mut frames = conn.frames.borrow_mut();

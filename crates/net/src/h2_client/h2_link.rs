@@ -1,4 +1,4 @@
-//! A connection, for whoever sends requests on it.
+//! Handle of a connection for sending requests.
 
 use std::rc::Rc;
 
@@ -8,12 +8,12 @@ use super::shared::{ClientConn, ClientState};
 use super::stream::H2Stream;
 use crate::link::Link;
 
-/// A connection to a server that speaks HTTP/2. Dropping it lets its requests end, and then closes the connection.
+/// An HTTP/2 connection to a server. Dropping it closes the connection after its requests.
 pub struct H2Link(Rc<ClientConn>);
 
 impl H2Link {
-    /// Begins to speak HTTP/2 on a connection just made. `on_change` is called when a request may begin that could not before, and when
-    /// the connection takes no more.
+    /// Starts HTTP/2 on a new connection. `on_change` is called when a request can begin that could not
+    /// before, and when the connection accepts no further ones.
     #[must_use]
     pub fn start(link: Link, options: &H2Options, on_change: impl Fn() + 'static) -> H2Link {
         let conn = Rc::new(ClientConn::new(link.core(), options, Box::new(on_change)));
@@ -21,7 +21,7 @@ impl H2Link {
         H2Link(conn)
     }
 
-    /// Begins a request; `None` where the connection takes no further one now.
+    /// Begins a request; `None` if the connection accepts none at the moment.
     #[must_use]
     pub fn request(&self, request: &H2Request<'_>) -> Option<H2Stream> {
         H2Stream::open(&self.0, request)
@@ -33,26 +33,26 @@ impl H2Link {
         self.0.has_room()
     }
 
-    /// Whether the server takes extended CONNECT (RFC 8441); `None` while its settings have not come.
+    /// Whether the server supports extended CONNECT (RFC 8441); `None` before its SETTINGS have arrived.
     #[must_use]
     pub fn connects(&self) -> Option<bool> {
         let connects = self.0.frames.borrow().machine.peer_settings().connect_protocol;
         (!self.is_opening()).then_some(connects)
     }
 
-    /// Whether it waits for the server's settings, before which only one request begins.
+    /// Whether the server's SETTINGS have not arrived; until then only one request can begin.
     #[must_use]
     pub fn is_opening(&self) -> bool {
         self.0.state.get() == ClientState::Opening
     }
 
-    /// Whether it takes no further request, now or later.
+    /// Whether the connection accepts no further requests, now or later.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.0.state.get(), ClientState::Leaving | ClientState::Over)
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in progress.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.0.live()

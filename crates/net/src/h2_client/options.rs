@@ -1,19 +1,19 @@
-//! What the parts of the client's end agree on: limits, requests, and how responses end.
+//! Options, requests and response events of the HTTP/2 client.
 
 use http::Method;
 
-/// What a connection may cost and how long it lives.
+/// Limits and lifetime of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct H2Options {
-    /// Limits of response heads and of trailers.
+    /// Limits of response heads and trailers.
     pub head: http::Limits,
-    /// Requests under way at a time; fewer if the server allows fewer. Default 100.
+    /// Maximum number of concurrent requests; lower if the server's limit is. Default 100.
     pub streams_max: u32,
-    /// Requests after which no further one begins; 0 for no limit (default).
+    /// Maximum number of requests of a connection; 0 for no limit (default).
     pub requests_max: u32,
-    /// How long it may carry no request before it is closed, in milliseconds. Default 60,000.
+    /// Time without requests after which the connection is closed, in milliseconds. Default 60,000.
     pub idle_ms_max: u64,
-    /// After this time it takes no further request, in milliseconds. Default one hour.
+    /// Age at which the connection accepts no further requests, in milliseconds. Default one hour.
     pub age_ms_max: u64,
 }
 
@@ -29,51 +29,51 @@ impl Default for H2Options {
     }
 }
 
-/// A request's head.
+/// A request head.
 #[derive(Clone, Copy, Debug)]
 pub struct H2Request<'a> {
     /// The method.
     pub method: Method,
-    /// Its name.
+    /// The name of the method.
     pub method_name: &'a [u8],
     /// `http` or `https`.
     pub scheme: &'a [u8],
     /// `host[:port]`.
     pub authority: &'a [u8],
-    /// The path and the query, or `*`.
+    /// Path and query, or `*`.
     pub path: &'a [u8],
-    /// Field lines as HTTP/1 writes them. Those of a connection are left out.
+    /// Field lines in HTTP/1 syntax. Connection-specific fields are left out.
     pub lines: &'a [u8],
-    /// Whether no body follows.
+    /// Whether the request has no body.
     pub ended: bool,
-    /// The protocol of an extended CONNECT (RFC 8441), which only a connection takes whose server announces it: see [`crate::H2Link::connects`].
-    /// `method` is then CONNECT.
+    /// Protocol of an extended CONNECT (RFC 8441); the server must support this: see
+    /// [`crate::H2Link::connects`]. `method` must be CONNECT.
     pub protocol: Option<&'a [u8]>,
 }
 
-/// What a response brings next.
+/// Next part of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamStep {
-    /// Nothing now.
+    /// Nothing is available.
     Pending,
-    /// A head is in [`crate::H2Stream::head`]; interim ones come first.
+    /// [`crate::H2Stream::head`] returns a head; interim ones come first.
     Head,
-    /// Content is in [`crate::H2Stream::data`] until the next step.
+    /// [`crate::H2Stream::data`] returns content until the next step.
     Data,
-    /// The response is complete; its trailers are in [`crate::H2Stream::trailers`].
+    /// The response is complete; [`crate::H2Stream::trailers`] returns its trailers.
     End,
 }
 
-/// Why a response does not come to its end.
+/// Reason why a response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamFailure {
-    /// The server has not processed the request (REFUSED_STREAM, or above the last stream of GOAWAY): it may be sent again,
-    /// whatever its method (RFC 9113 section 8.7).
+    /// The server has not processed the request (REFUSED_STREAM, or above the last stream of GOAWAY), so that
+    /// it may be sent again, whatever its method (RFC 9113 section 8.7).
     NotProcessed,
     /// The server has reset the stream.
     Reset,
-    /// The connection was closed, or broke.
+    /// The connection was closed or has failed.
     Closed,
-    /// The server has broken a rule of HTTP/2; a few words that hold no bytes of its.
+    /// The server has violated HTTP/2. The description contains no bytes from the server.
     Invalid(&'static str),
 }

@@ -1,4 +1,4 @@
-//! A connection as its own task and the tasks of its requests share it.
+//! State of an HTTP/2 client connection, shared by its task and the tasks of its requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -15,70 +15,70 @@ use crate::mux::turns::Turns;
 use crate::mux::{CutReason, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
-/// The window of each stream, in bytes.
+/// Receive window of each stream, in bytes.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// What a stream holds beside its buffers and heads.
+/// Memory of a stream without its buffers and heads.
 const STREAM_BYTES: usize = 1024;
-/// What a connection holds beside what is counted: its task above all.
+/// Memory of a connection that is not counted otherwise; mostly its task.
 const CONNECTION_BYTES: usize = 2 * 1024;
-/// Heads of a response that wait to be read: interim ones, and the final one.
+/// Maximum number of unread heads of a response: interim ones and the final one.
 const HEADS_MAX: usize = 8;
-/// Bytes to be sent at which no further request begins: a server that reads nothing gets no more heads.
+/// Unsent bytes at which no further request begins, so that a server that does not read gets no more heads.
 const OUT_BYTES_FULL: usize = 256 * 1024;
-/// An unanswered ping after which no further request begins, in milliseconds.
+/// Time in milliseconds after which an unanswered ping prevents further requests.
 const DOUBT_MS: u64 = 1_000;
 
-/// How far a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
-    /// The server's settings have not come.
+    /// The server's SETTINGS have not arrived.
     Opening,
     /// Requests can begin.
     Open,
-    /// No further request begins; those under way continue.
+    /// No further requests can begin; those in progress continue.
     Leaving,
-    /// Nothing can be sent or received.
+    /// The connection has ended.
     Over,
 }
 
-/// A head as it came, with the bytes that its spans refer to.
+/// A received head, with the bytes that its spans refer to.
 pub(crate) type ReceivedHead = (ResponseHead, Vec<u8>);
 
-/// One request as its own task and the connection's task share it.
+/// State of a request, shared by its task and the connection's task.
 pub(crate) struct ClientStream {
     pub(crate) shared: Rc<StreamShared>,
     pub(crate) method: Method,
     pub(crate) heads: RefCell<VecDeque<ReceivedHead>>,
-    /// Why nothing more comes, though the response has not ended.
+    /// Reason why the response is incomplete, if it has failed.
     pub(crate) failure: Cell<Option<StreamFailure>>,
-    /// When something last came, by the core's clock; 0 while nothing has.
+    /// Time at which something was last received, on the core's clock; 0 if nothing was.
     pub(crate) heard_ms: Cell<u64>,
 }
 
-/// What the tasks of one connection share.
+/// State shared by the tasks of a connection.
 pub(crate) struct ClientConn {
     pub(crate) core: Core,
     pub(crate) options: H2Options,
     pub(crate) frames: RefCell<Frames>,
     streams: RefCell<HashMap<u32, Rc<ClientStream>>>,
     turns: RefCell<Turns>,
-    /// Ready to read where a stream has something to send, or has ended.
+    /// Readable when a stream has output or has ended.
     pub(crate) news: Rc<Source>,
     pub(crate) state: Cell<ClientState>,
-    /// Requests that have begun.
+    /// Number of requests that have begun.
     served: Cell<u32>,
     pub(crate) opened_ms: u64,
-    /// When bytes last came.
+    /// Time at which bytes were last received.
     pub(crate) heard_ms: Cell<u64>,
-    /// When a ping was sent that is not answered.
+    /// Time at which the unanswered ping was sent.
     pub(crate) pinged_ms: Cell<Option<u64>>,
-    /// Bytes of frames that were handed over, and of all bytes those that the server was seen to take.
+    /// Total of frame bytes passed to the link, and of bytes that the server is known to have received.
     pub(crate) drained_bytes: Cell<u64>,
     pub(crate) taken_bytes: Cell<u64>,
     on_change: Box<dyn Fn()>,
     streams_bytes: Cell<usize>,
     own_bytes: Cell<usize>,
-    /// What the core's memory knows of.
+    /// Bytes charged to the core's memory.
     held_bytes: Cell<usize>,
 }
 
@@ -86,7 +86,7 @@ impl ClientConn {
     pub(crate) fn new(core: &Core, options: &H2Options, on_change: Box<dyn Fn()>) -> ClientConn {
         let streams_max = options.streams_max.clamp(1, 1_000);
         let connection_window = STREAM_WINDOW * streams_max;
-        // The most that windows and heads allow; the ledger's credit bounds frames that bring nothing.
+        // The maximum of windows and heads; the state machine also limits frames without content.
         let held_bytes_max =
             2 * (connection_window as usize + streams_max as usize * options.head.head_bytes_max);
         let machine = Machine::client(http2::Options {
@@ -122,12 +122,12 @@ impl ClientConn {
         conn
     }
 
-    /// Bytes that the server may send before any of them is granted again.
+    /// Returns the number of bytes that the server may send before any window update.
     pub(crate) fn window_bytes(&self) -> usize {
         STREAM_WINDOW as usize * self.options.streams_max as usize
     }
 
-    /// Requests whose tasks have not ended.
+    /// Returns the number of requests whose tasks have not ended.
     pub(crate) fn live(&self) -> usize {
         self.streams.borrow().len()
     }
@@ -136,7 +136,8 @@ impl ClientConn {
         self.served.get()
     }
 
-    /// Whether a request can begin now. Until the server's settings have come, one can: how many it allows is not known.
+    /// Whether a request can begin now. Before the server's SETTINGS have arrived, its limit is unknown, so
+    /// only one can.
     pub(crate) fn has_room(&self) -> bool {
         let now_ms = self.core.now_ms();
         let frames = self.frames.borrow();
@@ -153,7 +154,7 @@ impl ClientConn {
         }
     }
 
-    /// A request has begun on stream `id`.
+    /// Adds the request that has begun on stream `id`.
     pub(crate) fn add(&self, id: u32, method: Method) -> Rc<ClientStream> {
         let priority = StreamPriority { urgency: 3, incremental: true };
         let shared = Rc::new(StreamShared::new(id, self.core.add_source(), priority));
@@ -174,7 +175,7 @@ impl ClientConn {
         stream
     }
 
-    /// The request's task has ended, however far the request had come.
+    /// Removes a request whose task has ended, complete or not.
     pub(crate) fn remove(&self, stream: &ClientStream) {
         self.streams.borrow_mut().remove(&stream.shared.id);
         self.weigh_stream(stream, 0);
@@ -182,7 +183,7 @@ impl ClientConn {
         let is_in_doubt = stream.heard_ms.get() == 0 && stream.failure.get().is_none();
         let mut frames = self.frames.borrow_mut();
         frames.machine.release(stream.shared.id);
-        // Nobody waits for a server that is silent without asking whether it is there.
+        // If the server never responded to the request, ask it whether it is alive.
         if is_in_doubt && self.pinged_ms.get().is_none() && self.state.get() == ClientState::Open {
             frames.machine.ping(*b"alive? \0");
             self.pinged_ms.set(Some(self.core.now_ms()));
@@ -192,7 +193,7 @@ impl ClientConn {
         self.changed();
     }
 
-    /// No further request begins.
+    /// Prevents further requests.
     pub(crate) fn leave(&self) {
         if matches!(self.state.get(), ClientState::Opening | ClientState::Open) {
             self.state.set(ClientState::Leaving);
@@ -201,7 +202,7 @@ impl ClientConn {
         }
     }
 
-    /// Nothing more is sent or received: every request that has not ended fails.
+    /// Ends the connection: every request that is not complete fails.
     pub(crate) fn end(&self, failure: StreamFailure) {
         self.state.set(ClientState::Over);
         let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
@@ -214,12 +215,12 @@ impl ClientConn {
         (self.on_change)();
     }
 
-    /// Lets the connection's task run soon.
+    /// Schedules the connection's task.
     pub(crate) fn notify(&self) {
         self.core.raise(&self.news, READ);
     }
 
-    /// A stream has something to send.
+    /// Schedules a stream that has output.
     pub(crate) fn enqueue(&self, stream: &ClientStream) {
         self.turns.borrow_mut().push(&stream.shared);
         self.notify();
@@ -227,14 +228,14 @@ impl ClientConn {
 
     // ---- memory ----
 
-    /// Counts what a stream holds: its buffers, heads, and `more`.
+    /// Sets the memory of a stream, in bytes.
     pub(crate) fn weigh_stream(&self, stream: &ClientStream, bytes: usize) {
         let before = stream.shared.held_bytes.replace(bytes);
         self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
         self.weigh();
     }
 
-    /// The connection's task holds so many bytes.
+    /// Sets the memory of the connection's task, in bytes.
     pub(crate) fn weigh_own(&self, bytes: usize) {
         let frames = self.frames.borrow();
         self.own_bytes.set(bytes + frames.out.capacity() + frames.machine.own_bytes());
@@ -250,13 +251,13 @@ impl ClientConn {
         }
     }
 
-    // ---- what the connection's task does to its streams ----
+    // ---- operations of the connection's task on streams ----
 
     pub(crate) fn stream(&self, id: u32) -> Option<Rc<ClientStream>> {
         self.streams.borrow().get(&id).cloned()
     }
 
-    /// A head, interim ones too. False where too many wait to be read.
+    /// Receives a head, final or interim. Returns false if too many are unread.
     pub(crate) fn receive_head(&self, stream: &ClientStream, head: ReceivedHead) -> bool {
         let mut heads = stream.heads.borrow_mut();
         if heads.len() >= HEADS_MAX {
@@ -268,10 +269,10 @@ impl ClientConn {
         true
     }
 
-    /// Body bytes.
+    /// Receives body bytes.
     pub(crate) fn receive(&self, id: u32, bytes: &[u8]) {
         let Some(stream) = self.stream(id) else {
-            // Nobody reads them.
+            // The stream is gone; discard its data.
             return self.frames.borrow_mut().machine.grant(id, bytes.len());
         };
         if !bytes.is_empty() {
@@ -280,7 +281,7 @@ impl ClientConn {
         }
     }
 
-    /// The response is complete.
+    /// Marks the response as complete.
     pub(crate) fn end_response(&self, id: u32, trailers: Fields) {
         if let Some(stream) = self.stream(id) {
             let mut input = stream.shared.input.borrow_mut();
@@ -296,9 +297,9 @@ impl ClientConn {
         self.core.raise(&stream.shared.source, READ);
     }
 
-    /// The request fails, unless its response is complete; nothing more is sent.
+    /// Fails the request, unless its response is complete. Nothing more is sent.
     pub(crate) fn fail(&self, stream: &ClientStream, failure: StreamFailure) {
-        // Who has seen a part of the response cannot begin again.
+        // A request whose response has begun must not be repeated.
         let failure = match failure {
             StreamFailure::NotProcessed if stream.heard_ms.get() > 0 => StreamFailure::Reset,
             failure => failure,
@@ -310,14 +311,14 @@ impl ClientConn {
         self.core.raise(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
     }
 
-    /// Requests above this stream were not processed.
+    /// Fails the requests above this stream, which the server has not processed.
     pub(crate) fn fail_above(&self, last: u32) {
         let left: Vec<_> =
             self.streams.borrow().iter().filter(|(id, _)| **id > last).map(|(_, it)| it.clone()).collect();
         left.iter().for_each(|stream| self.fail(stream, StreamFailure::NotProcessed));
     }
 
-    /// More may be sent on a stream, or on all of them.
+    /// Schedules one stream or all streams, because the window has grown.
     pub(crate) fn unblock(&self, id: Option<u32>) {
         let streams = self.streams.borrow();
         let mut waiting: Vec<_> = match id {
@@ -330,13 +331,13 @@ impl ClientConn {
         waiting.into_iter().for_each(|stream| turns.push(&stream.shared));
     }
 
-    /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
+    /// Frames the output of streams in turn, until `bytes_max` bytes are unsent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         let mut frames = self.frames.borrow_mut();
         while frames.out.len() < bytes_max {
             let Some(stream) = self.turns.borrow_mut().pop() else { return };
             let mut output = stream.output.borrow_mut();
-            // A stream that no window allows to send comes back when one opens.
+            // A stream blocked by flow control is scheduled again by a window update.
             if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, usize::MAX, &mut *frames)
             {
                 continue;
@@ -353,7 +354,7 @@ impl ClientConn {
 }
 
 impl ClientStream {
-    /// What its buffers hold.
+    /// Returns the memory held by the buffers, in bytes.
     pub(crate) fn weight_bytes(&self) -> usize {
         let heads = self.heads.borrow();
         let heads: usize = heads.iter().map(head_bytes).sum();
@@ -363,7 +364,7 @@ impl ClientStream {
     }
 }
 
-/// What a head holds.
+/// Returns the memory held by a head, in bytes.
 pub(crate) fn head_bytes((head, bytes): &ReceivedHead) -> usize {
     bytes.capacity() + head.fields.weight_bytes()
 }

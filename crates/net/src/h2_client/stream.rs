@@ -1,4 +1,4 @@
-//! One request on a connection to another server.
+//! Requests on a connection to another server.
 
 use std::rc::Rc;
 
@@ -12,17 +12,17 @@ use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::wait::{self, Interest};
 
-/// One request and its response. Dropping it ends both: the server learns of it where they are not complete.
+/// A request and its response. Dropping it resets the stream if the exchange is incomplete.
 pub struct H2Stream {
     conn: Rc<ClientConn>,
     stream: Rc<ClientStream>,
     head: ReceivedHead,
     piece: Vec<u8>,
-    /// Bytes of it for which no window was granted yet.
+    /// Bytes of `piece` for which no window update was sent.
     ungranted_bytes: usize,
     is_reused: bool,
     has_begun: bool,
-    /// What the server had taken when somebody last asked.
+    /// Bytes that the server had received at the last call of [`H2Stream::has_taken`].
     seen_bytes: u64,
 }
 
@@ -59,42 +59,43 @@ impl H2Stream {
         Some(stream)
     }
 
-    /// Whether the connection has carried another request before.
+    /// Whether the connection has carried other requests before.
     #[must_use]
     pub fn is_reused(&self) -> bool {
         self.is_reused
     }
 
-    /// When a part of the response last came, by the core's clock, in milliseconds; 0 while none has.
+    /// Returns the time at which a part of the response was last received, in milliseconds of the core's
+    /// clock; 0 if none was.
     #[must_use]
     pub fn received_ms(&self) -> u64 {
         self.stream.heard_ms.get()
     }
 
-    /// Whether the head of the final response was returned by [`H2Stream::step`].
+    /// Whether [`H2Stream::step`] has returned the head of the final response.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// The core that it lives on.
+    /// Returns the core that owns the stream.
     #[must_use]
     pub fn core(&self) -> &Core {
         &self.conn.core
     }
 
-    /// What a task waits on: see [`H2Stream::interest`].
+    /// Returns the source that tasks wait for; see [`H2Stream::interest`].
     pub(crate) fn source(&self) -> &Source {
         &self.stream.shared.source
     }
 
-    /// What to wait for in order to read more of the response, or to write more of the request.
+    /// Returns the events to wait for in order to read more of the response, or to write more of the request.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
         Interest::of(read, write)
     }
 
-    /// Waits until it can do what is wanted, at most until `deadline_ms` of the core's clock.
+    /// Waits until the stream meets the interest, at most until `deadline_ms` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
@@ -109,10 +110,11 @@ impl H2Stream {
 
     // ---- the response ----
 
-    /// What came next. What the step before returned has been read: the server may send as much again.
+    /// Returns the next part of the response. The part returned before counts as read, so the server's window
+    /// is updated.
     ///
     /// # Errors
-    /// Why no more comes.
+    /// Returns the reason if the response has failed.
     pub fn step(&mut self) -> Result<StreamStep, StreamFailure> {
         let granted = std::mem::take(&mut self.ungranted_bytes);
         if granted > 0 {
@@ -139,26 +141,26 @@ impl H2Stream {
             return Err(failure);
         }
         self.stream.shared.source.clear(READ);
-        // Nothing is kept while nothing comes.
+        // Release the buffers while nothing is received.
         self.piece = Vec::new();
         self.stream.shared.input.borrow_mut().bytes = Vec::new();
         self.weigh();
         Ok(StreamStep::Pending)
     }
 
-    /// The head of the last [`StreamStep::Head`], and the bytes that its spans refer to.
+    /// Returns the head of the last [`StreamStep::Head`] and the bytes that its spans refer to.
     #[must_use]
     pub fn head(&self) -> (&ResponseHead, &[u8]) {
         (&self.head.0, &self.head.1)
     }
 
-    /// Content of the last [`StreamStep::Data`].
+    /// Returns the content of the last [`StreamStep::Data`].
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.piece
     }
 
-    /// The response's trailers.
+    /// Returns the trailers of the response.
     #[must_use]
     pub fn trailers(&self) -> Fields {
         self.stream.shared.input.borrow().trailers.clone()
@@ -166,7 +168,7 @@ impl H2Stream {
 
     // ---- the request's body ----
 
-    /// Adds content, which the connection sends as its windows allow.
+    /// Appends content, which the connection sends as its windows permit.
     pub fn offer(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() && !self.stream.shared.is_reset() {
             self.stream.shared.output.borrow_mut().push(bytes);
@@ -175,7 +177,7 @@ impl H2Stream {
         }
     }
 
-    /// The request is complete, with these trailers.
+    /// Completes the request with these trailers.
     pub fn finish(&mut self, trailers: Fields) {
         let mut output = self.stream.shared.output.borrow_mut();
         if !output.ended && !self.stream.shared.is_reset() {
@@ -185,13 +187,13 @@ impl H2Stream {
         }
     }
 
-    /// Bytes of the request that wait to be sent.
+    /// Returns the number of unsent bytes of the request.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.stream.shared.output.borrow().len()
     }
 
-    /// Whether anything of the request waits to be sent. If so, it can be written again once the connection has sent some of it.
+    /// Whether a part of the request is unsent. If so, the stream is writable again after progress.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         let is_behind = self.stream.shared.output.borrow().is_waiting();
@@ -201,20 +203,20 @@ impl H2Stream {
         is_behind
     }
 
-    /// Whether the server has taken anything of this request since the last call, as far as its connection has seen.
+    /// Whether the server is known to have received any of this request since the last call.
     pub fn has_taken(&mut self) -> bool {
         let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.stream.shared.framed_at.get());
         let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
 
-    /// Whether nothing more of the request can be sent: the server has reset the stream, or the connection is over.
+    /// Whether the request cannot be sent: the server has reset the stream, or the connection has ended.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.stream.shared.is_reset()
     }
 
-    /// Forgets what waits to be sent.
+    /// Discards the unsent part of the request.
     pub fn abandon(&mut self) {
         let mut output = self.stream.shared.output.borrow_mut();
         (output.bytes, output.at, output.end) = (Vec::new(), 0, None);

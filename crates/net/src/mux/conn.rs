@@ -1,4 +1,4 @@
-//! A multiplexed connection as its task and the tasks of its streams share it.
+//! State of a multiplexed connection, shared by its task and the tasks of its streams.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,28 +18,28 @@ use crate::progress;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
 
-/// Frames are made in a buffer of so many bytes, which the connections of a core share.
+/// Size of the buffer for framing, which the connections of a core share.
 const FRAMES_BYTES: usize = OUT_BYTES_MAX + 16 * 1024;
-/// What a connection without that buffer keeps for heads and control frames.
+/// Capacity that a connection keeps for heads and control frames without that buffer.
 const SMALL_BYTES_MAX: usize = 4 * 1024;
-/// The headers of frames made at a time: four of nine bytes.
+/// Size of the frame headers made at a time: four of nine bytes.
 const FRAME_HEADERS_BYTES: usize = 36;
-/// Less room is not worth a frame.
+/// Room below which no frame is made.
 const FRAMED_BYTES_MIN: usize = 512;
-/// What a connection holds beside what is counted: its task above all.
+/// Memory of a connection that is not counted otherwise; mostly its task.
 const CONNECTION_BYTES: usize = 2 * 1024;
 
-/// Who is at either end of a connection.
+/// The ends of a connection.
 pub(crate) struct MuxEnds {
     pub(crate) peer: Peer,
-    /// Who sends requests, unless a request says more.
+    /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) client: Client,
     pub(crate) local: Option<SocketAddr>,
-    /// The TLS session; `None` in the clear.
+    /// The TLS session; `None` for a cleartext connection.
     pub(crate) tls: Option<Rc<TlsSession>>,
 }
 
-/// What the tasks of one connection share.
+/// State shared by the tasks of a connection.
 pub(crate) struct MuxConn {
     pub(crate) core: Core,
     pub(crate) permit: ConnectionPermit,
@@ -47,20 +47,20 @@ pub(crate) struct MuxConn {
     pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     turns: RefCell<Turns>,
-    /// Streams that could be sent, but for the limit of their bandwidth.
+    /// Streams with output that wait for their bandwidth limit.
     paused: RefCell<Vec<Rc<StreamShared>>>,
-    /// The machine's own buffer for frames, while it has the core's.
+    /// The machine's own buffer, stored here while it uses the core's.
     small: Cell<Vec<u8>>,
-    /// Ready to read where a stream has something to send, or has ended.
+    /// Readable when a stream has output or has ended.
     pub(crate) news: Rc<Source>,
-    /// The peer has closed its sending side: no window opens any more.
+    /// Whether the peer has closed its sending side, so that no window update can arrive.
     peer_ended: Cell<bool>,
-    /// Bytes of frames that have left the machine's buffer, and of all bytes those that the client was seen to take.
+    /// Total of frame bytes that left the machine's buffer, and of those known to be received.
     pub(crate) drained_bytes: Cell<u64>,
     pub(crate) taken_bytes: Cell<u64>,
-    /// What its streams hold.
+    /// Memory of the streams, in bytes.
     streams_bytes: Cell<usize>,
-    /// What the connection's task holds.
+    /// Memory of the connection's task, in bytes.
     own_bytes: Cell<usize>,
 }
 
@@ -91,24 +91,24 @@ impl MuxConn {
         self.permit.context()
     }
 
-    /// Streams whose tasks have not ended.
+    /// Returns the number of streams whose tasks have not ended.
     pub(crate) fn live(&self) -> usize {
         self.streams.borrow().len()
     }
 
-    /// Of those how many count no more for the peer: both ends were sent; and how many were reset.
+    /// Returns how many of these streams both sides have ended, and how many were reset.
     pub(crate) fn ending(&self) -> (usize, usize) {
         let streams = self.streams.borrow();
         let reset = streams.values().filter(|stream| stream.is_reset()).count();
         (streams.values().filter(|stream| !stream.is_reset() && stream.is_whole()).count(), reset)
     }
 
-    /// Adds a stream. Its readiness: it can be written, and nothing has come.
+    /// Adds a stream. It is writable, and nothing was received.
     pub(crate) fn add(&self, stream: &Rc<StreamShared>) {
         self.streams.borrow_mut().insert(stream.id, stream.clone());
     }
 
-    /// The stream's task has ended.
+    /// Removes a stream whose task has ended.
     pub(crate) fn remove(&self, stream: &StreamShared) {
         self.streams.borrow_mut().remove(&stream.id);
         self.weigh_stream(stream, 0);
@@ -127,12 +127,12 @@ impl MuxConn {
         self.notify();
     }
 
-    /// Lets the connection's task run soon.
+    /// Schedules the connection's task.
     pub(crate) fn notify(&self) {
         self.core.raise(&self.news, READ);
     }
 
-    /// A stream has something to send.
+    /// Schedules a stream that has output.
     pub(crate) fn enqueue(&self, stream: &Rc<StreamShared>) {
         self.turns.borrow_mut().push(stream);
         self.notify();
@@ -140,19 +140,19 @@ impl MuxConn {
 
     // ---- memory ----
 
-    /// A stream holds so many bytes now.
+    /// Sets the memory of a stream, in bytes.
     pub(crate) fn weigh_stream(&self, stream: &StreamShared, bytes: usize) {
         let before = stream.held_bytes.replace(bytes);
         self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
         self.weigh();
     }
 
-    /// Bytes that its streams hold together.
+    /// Returns the memory of all streams, in bytes.
     pub(crate) fn streams_bytes(&self) -> usize {
         self.streams_bytes.get()
     }
 
-    /// The connection's task holds so many.
+    /// Sets the memory of the connection's task, in bytes.
     pub(crate) fn weigh_own(&self, bytes: usize) {
         self.own_bytes.set(bytes + self.machine.borrow().held_bytes());
         self.weigh();
@@ -171,12 +171,12 @@ impl MuxConn {
         self.streams.borrow_mut().shrink_to_fit();
     }
 
-    // ---- what the connection's task does to its streams ----
+    // ---- operations of the connection's task on streams ----
 
-    /// Body bytes of a request.
+    /// Receives body bytes of a request.
     pub(crate) fn receive(&self, id: u32, bytes: &[u8]) {
         let Some(stream) = self.stream(id) else {
-            // Nobody reads them.
+            // The stream is gone; discard its data.
             return self.machine.borrow_mut().grant(id, bytes.len());
         };
         if bytes.is_empty() {
@@ -187,7 +187,7 @@ impl MuxConn {
         self.core.raise(&stream.source, READ);
     }
 
-    /// The request is complete.
+    /// Marks the request as complete.
     pub(crate) fn end_input(&self, id: u32, trailers: Fields) {
         if let Some(stream) = self.stream(id) {
             let mut input = stream.input.borrow_mut();
@@ -197,14 +197,14 @@ impl MuxConn {
         }
     }
 
-    /// The client wants a response sooner or later than before. A stream that stands in line keeps its place until its next turn.
+    /// Changes the priority of a response. A scheduled stream keeps its place.
     pub(crate) fn prioritize(&self, id: u32, priority: StreamPriority) {
         if let Some(stream) = self.stream(id) {
             stream.priority.set(priority);
         }
     }
 
-    /// The peer has reset a stream, or made the machine do so.
+    /// Marks a stream as reset by the peer, or because of the peer's error.
     pub(crate) fn cut(&self, id: u32, why: CutReason) {
         if let Some(stream) = self.stream(id) {
             stream.cut(why);
@@ -212,7 +212,7 @@ impl MuxConn {
         }
     }
 
-    /// The connection is over, or the peer has closed its sending side: all streams learn of it.
+    /// Notifies all streams that the connection has ended, or (`None`) that the peer sends no more.
     pub(crate) fn tell_all(&self, gone: Option<CutReason>) {
         for stream in self.streams.borrow().values() {
             if let Some(why) = gone {
@@ -222,12 +222,12 @@ impl MuxConn {
             stream.input.borrow_mut().cut = true;
             self.core.raise(&stream.source, bits);
         }
-        // Streams that wait for a window get their turn, and are cut at it.
+        // Schedules streams blocked by flow control, so that they are reset.
         self.peer_ended.set(true);
         self.unblock(None);
     }
 
-    /// More may be sent on a stream, or on all of them.
+    /// Schedules one stream or all streams, because the window has grown.
     pub(crate) fn unblock(&self, id: Option<u32>) {
         let mut turns = self.turns.borrow_mut();
         match id {
@@ -246,7 +246,7 @@ impl MuxConn {
         }
     }
 
-    /// Frames what may be sent, stream by stream in their turns, until so many bytes wait to be sent.
+    /// Frames the output of streams in turn, until `bytes_max` bytes are unsent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         self.resume_paused();
         let (mut machine, now_ms) = (self.machine.borrow_mut(), self.core.now_ms());
@@ -268,7 +268,7 @@ impl MuxConn {
             }
             self.lend_buffer(machine.out());
             if !stream.frame(room - FRAME_HEADERS_BYTES, now_ms, &mut **machine) {
-                // Blocked: it comes back when a window opens, unless none will.
+                // Blocked by flow control until a window update. Reset if none can arrive.
                 if self.peer_ended.get() {
                     stream.cut(CutReason::Peer);
                     self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
@@ -279,7 +279,7 @@ impl MuxConn {
             let output = stream.output.borrow();
             let (waits, reads) = (output.is_waiting(), output.file.is_some());
             drop(output);
-            // While its file is sent there is nothing to do for its task.
+            // While a file is being sent, the stream's task has nothing to do.
             if !(waits && reads) {
                 self.core.raise(&stream.source, WRITE);
             }
@@ -289,7 +289,7 @@ impl MuxConn {
         }
     }
 
-    /// Puts streams in line again that the limit of their bandwidth allows to be sent by now.
+    /// Schedules the paused streams whose bandwidth limit permits sending again.
     fn resume_paused(&self) {
         let (mut paused, now_ms) = (self.paused.borrow_mut(), self.core.now_ms());
         paused.retain(|stream| {
@@ -302,12 +302,13 @@ impl MuxConn {
         });
     }
 
-    /// So many bytes more have left the machine's buffer.
+    /// Counts bytes that have left the machine's buffer.
     pub(crate) fn count_drained(&self, bytes: usize) {
         self.drained_bytes.set(self.drained_bytes.get() + bytes as u64);
     }
 
-    /// Milliseconds that the client may take nothing: the longest that a route allows whose response waits.
+    /// Returns the time for which the client may accept nothing, in milliseconds: the longest one of the
+    /// routes with unsent responses.
     pub(crate) fn patience_ms(&self) -> u64 {
         let streams = self.streams.borrow();
         let waiting = streams.values().filter(|stream| stream.output.borrow().is_waiting());
@@ -316,12 +317,12 @@ impl MuxConn {
         progress::patience_ms(write_ms, self.core.memory().pressure())
     }
 
-    /// Whether a stream stands in line.
+    /// Whether a stream is scheduled for sending.
     pub(crate) fn has_turns(&self) -> bool {
         !self.turns.borrow().is_empty()
     }
 
-    /// Gives the core's buffer for frames to a connection that has not got one.
+    /// Gives the core's framing buffer to the connection if it has a smaller one.
     fn lend_buffer(&self, out: &mut Vec<u8>) {
         if out.capacity() < FRAMES_BYTES {
             let mut lent = self.context().frames.take();
@@ -332,7 +333,8 @@ impl MuxConn {
         }
     }
 
-    /// Takes it back when everything is sent: the next connection writes to memory that is in the processor's cache.
+    /// Returns the buffer to the core when everything was sent, so that the next connection uses memory that
+    /// is in the processor's cache.
     pub(crate) fn take_buffer(&self, out: &mut Vec<u8>) {
         out.clear();
         if out.capacity() >= FRAMES_BYTES {

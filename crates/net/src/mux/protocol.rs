@@ -1,59 +1,59 @@
-//! What a multiplexed protocol has to do for its connection.
+//! Interface between a multiplexed connection and its protocol.
 
 use http::{Fields, Head, Limits, Reject, Status};
 
 use crate::fault::Fault;
 
-/// How soon a stream's data is sent among others (RFC 9218).
+/// Priority of a stream's data (RFC 9218).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamPriority {
-    /// 0 to 7; 0 is the most urgent, 3 the default.
+    /// 0 (most urgent) to 7; the default is 3.
     pub(crate) urgency: u8,
-    /// Whether streams of the same urgency take turns; else the oldest is sent first.
+    /// Whether streams with the same urgency are sent in turn; otherwise the oldest is sent first.
     pub(crate) incremental: bool,
 }
 
-/// A request as a machine has read it.
+/// A request received by the state machine.
 pub(crate) struct StreamRequest {
     pub(crate) head: Head,
-    /// What the head's spans refer to.
+    /// Bytes that the head's spans refer to.
     pub(crate) bytes: Vec<u8>,
     pub(crate) priority: StreamPriority,
-    /// Why it is refused with a response, if it is: the head may be incomplete then.
+    /// Error response with which the request is refused; the head may then be incomplete.
     pub(crate) refused: Option<Reject>,
     /// Whether nothing follows the head.
     pub(crate) ended: bool,
 }
 
-/// What the machine made of bytes received.
+/// An event produced from received bytes.
 pub(crate) enum MuxEvent<'b> {
-    /// A new stream, and its request. Streams have rising numbers.
+    /// A new stream with its request. Stream IDs ascend.
     Request(u32, Box<StreamRequest>),
-    /// Body bytes, within the window that was granted; and whether the request ends with them.
+    /// Body bytes within the receive window, and whether the request ends with them.
     Data(u32, &'b [u8], bool),
     /// The request is complete, with these trailers.
     End(u32, Fields),
-    /// The client wants a response sooner or later than before.
+    /// The client has changed the priority of a response.
     Priority(u32, StreamPriority),
-    /// The stream is over: the peer gives it up, or has broken a rule on it.
+    /// The stream has ended early: the peer has reset it, or has violated the protocol on it.
     Reset(u32, CutReason),
-    /// More may be sent: on this stream, or on all of them.
+    /// The send window of this stream, or of all streams, has grown.
     Writable(Option<u32>),
 }
 
-/// Why a stream ends before its time, as its request's log line says it.
+/// Reason why a stream ends early, as logged with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutReason {
-    /// The peer has given it up, or disconnected.
+    /// The peer has reset the stream or has disconnected.
     Peer,
-    /// The peer took nothing for too long.
+    /// The peer accepted nothing for too long.
     Timeout,
-    /// This side has ended it or its connection, with this code and for this reason: see [`Fault::Ended`].
+    /// This side has ended the stream or connection, with this code and reason: see [`Fault::Ended`].
     Error(&'static str, &'static str),
 }
 
 impl CutReason {
-    /// What a connection that ended with `fault` is to its streams.
+    /// Returns the reason for the streams of a connection that ended with `fault`.
     pub(crate) fn of(fault: &Fault) -> CutReason {
         match *fault {
             Fault::Timeout => CutReason::Timeout,
@@ -63,7 +63,7 @@ impl CutReason {
         }
     }
 
-    /// What a request was ended by, where its task knows only that the stream is gone.
+    /// Returns the fault that ended a request whose task only knows that the stream is gone.
     pub(crate) fn explain(self, fault: Fault) -> Fault {
         match (fault, self) {
             (Fault::Gone, CutReason::Timeout) => Fault::Timeout,
@@ -73,30 +73,30 @@ impl CutReason {
     }
 }
 
-/// Why a stream is reset.
+/// Reason for resetting a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResetReason {
-    /// The request was not looked at: it may be sent again.
+    /// The request was not processed and may be sent again.
     Refused,
-    /// The response is complete, and the rest of the request is not wanted.
+    /// The response is complete, and the rest of the request is not needed.
     Answered,
     /// The response cannot be completed.
     Failed,
-    /// What the stream carries in place of HTTP has broken off.
+    /// The other end of a tunnel has failed.
     Tunnel,
 }
 
-/// What frames the content of streams.
+/// Framing of the content of streams.
 pub(crate) trait ContentFrames {
-    /// Bytes of data that the windows allow on a stream now.
+    /// Returns the number of data bytes that flow control permits on a stream.
     fn capacity(&self, id: u32) -> usize;
 
-    /// Body bytes, at most [`ContentFrames::capacity`].
+    /// Frames body bytes, at most [`ContentFrames::capacity`].
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
 
-    /// Body bytes that `read` puts into place, at most `len` and what the windows allow. It is called at most once, fills its slices from
-    /// the first one on, and returns how many bytes it has filled, which this returns too. With `ends` the message ends where that is
-    /// all of `len`.
+    /// Frames body bytes that `read` stores in place, at most `len` and what flow control permits. `read` is
+    /// called at most once, fills its slices in order, and returns the number of bytes, which is returned. If
+    /// `ends`, the message ends when this is all of `len`.
     fn data_read(
         &mut self,
         id: u32,
@@ -105,18 +105,18 @@ pub(crate) trait ContentFrames {
         read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
     ) -> usize;
 
-    /// Trailers, which end the message.
+    /// Frames trailers, which end the message.
     fn trailers(&mut self, id: u32, trailers: &Fields);
 }
 
-/// A protocol without I/O and clocks. It owns framing, both ends of each window and its own account of cheap frames; calls for
-/// streams that it does not know, because the peer has reset them, do nothing.
+/// A protocol implementation without I/O and clocks. It is responsible for framing, flow control and limits
+/// of cheap frames. Calls for streams that it does not know, because the peer has reset them, have no effect.
 pub(crate) trait MuxProtocol: ContentFrames {
-    /// Takes bytes received; says how many of them are done with, and what they were. Without progress and event it needs
-    /// more. `now_ms` is the core's time.
+    /// Processes received bytes; returns the number of bytes consumed and an event. If there is neither, more
+    /// bytes are needed. `now_ms` is the time of the core's clock.
     ///
     /// # Errors
-    /// The connection is over; what the peer is to know of it stands in [`MuxProtocol::out`].
+    /// The connection has ended; [`MuxProtocol::out`] contains the last frames for the peer.
     fn feed<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -124,38 +124,40 @@ pub(crate) trait MuxProtocol: ContentFrames {
         now_ms: u64,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
 
-    /// A response head, interim ones too. `lines` are field lines as HTTP/1 writes them. With `ends` nothing follows it.
+    /// Frames a response head, final or interim. `lines` are field lines in HTTP/1 syntax. `ends` means that
+    /// nothing follows.
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool);
 
-    /// So many body bytes were read: the peer may send as many more.
+    /// Updates the receive window after `bytes` body bytes were read.
     fn grant(&mut self, id: u32, bytes: usize);
 
-    /// Ends a stream before its time. It is forgotten.
+    /// Resets a stream and forgets it.
     fn reset(&mut self, id: u32, reason: ResetReason);
 
-    /// Both sides of the stream have ended. It is forgotten.
+    /// Forgets a stream that both sides have ended.
     fn close(&mut self, id: u32);
 
-    /// Announces that no further stream will be taken: soon, so that requests on their way arrive, or with `is_now` from here on.
+    /// Announces that no further streams will be accepted: soon, so that requests on their way arrive, or
+    /// immediately if `is_now`.
     fn go_away(&mut self, is_now: bool);
 
-    /// Whether the peer takes no further part: nothing but what is under way will come.
+    /// Whether the peer is leaving and will send nothing but the rest of open streams.
     fn is_peer_leaving(&self) -> bool;
 
-    /// Whether the peer owes the rest of a head, or the acknowledgement of settings. It has the time of a head for either.
+    /// Whether the rest of a head or a SETTINGS acknowledgement is due, within the head timeout.
     fn owes(&self) -> bool {
         false
     }
 
-    /// Ends the connection of a peer that owes either for too long; what it is to know of that stands in [`MuxProtocol::out`].
+    /// Ends the connection because of that timeout; [`MuxProtocol::out`] gets the last frames.
     fn give_up(&mut self) -> Fault {
         Fault::Timeout
     }
 
-    /// Sets how many bytes windows may grow by beyond their first sizes where the measured rate wants it, and shrinks larger ones.
+    /// Limits the growth of receive windows, which follows the measured rate; shrinks larger ones.
     fn limit_growth(&mut self, _bytes_max: usize) {}
 
-    /// Whether an answer of the peer is awaited, before which it may read nothing.
+    /// Whether an answer of the peer is awaited; it may read nothing before sending it.
     fn is_measuring(&self) -> bool {
         false
     }
@@ -163,9 +165,9 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Releases memory that a connection without streams does not need.
     fn shrink(&mut self) {}
 
-    /// Bytes to send.
+    /// Returns the output buffer.
     fn out(&mut self) -> &mut Vec<u8>;
 
-    /// Bytes of memory that it holds.
+    /// Returns the memory held, in bytes.
     fn held_bytes(&self) -> usize;
 }

@@ -1,4 +1,4 @@
-//! A stream as its own task and the task of its connection share it.
+//! State of a stream, shared by its task and the connection's task.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -10,65 +10,65 @@ use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::file::FileRest;
 use crate::source::Source;
 
-/// Bytes that wait to be sent on a stream before its handler waits.
+/// Unsent bytes of a stream at which its handler waits.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of one stream that are framed together.
+/// Maximum number of bytes of a stream that are framed at once.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
-/// What the stream's task and the connection's task share.
+/// State shared by the stream's task and the connection's task.
 pub(crate) struct StreamShared {
     pub(crate) id: u32,
     pub(crate) source: Rc<Source>,
     pub(crate) priority: Cell<StreamPriority>,
     pub(crate) input: RefCell<StreamInput>,
     pub(crate) output: RefCell<StreamOutput>,
-    /// Whether it stands in line to be sent.
+    /// Whether the stream is scheduled for sending.
     pub(crate) in_line: Cell<bool>,
-    /// Bytes that the connection's task has read of its file and framed.
+    /// Bytes of the file that the connection's task has read and framed.
     pub(crate) file_sent_bytes: Cell<u64>,
-    /// Bytes of its connection up to the end of its last frame.
+    /// Position in the connection's output of the end of the last frame.
     pub(crate) framed_at: Cell<u64>,
-    /// Milliseconds that the client may take none of the response.
+    /// Time for which the client may accept nothing of the response, in milliseconds.
     pub(crate) write_ms: Cell<u64>,
-    /// What it is charged with.
+    /// Memory charged to the stream, in bytes.
     pub(crate) held_bytes: Cell<usize>,
-    /// It carries something else than HTTP.
+    /// Whether the stream carries another protocol than HTTP.
     pub(crate) is_tunnel: Cell<bool>,
-    /// What it carries has broken off at its other end, perhaps after its end was sent.
+    /// Whether the other end of the tunnel has failed, perhaps after its end was sent.
     pub(crate) is_broken: Cell<bool>,
-    /// How fast its response may be sent, where that is limited.
+    /// Bandwidth limit of the response.
     bucket: OnceCell<Box<ResponseBucket>>,
-    /// Why it ended, once it has been reset or the connection is over.
+    /// Reason of the reset or of the connection's end.
     reset: Cell<Option<CutReason>>,
 }
 
-/// What was received and not read.
+/// Received data that was not read.
 #[derive(Default)]
 pub(crate) struct StreamInput {
     pub(crate) bytes: Vec<u8>,
     pub(crate) ended: bool,
     pub(crate) trailers: Fields,
-    /// The connection's receiving side has ended: no more comes.
+    /// Whether the connection's receiving side has ended, so that nothing more arrives.
     pub(crate) cut: bool,
 }
 
-/// What was written and not sent.
+/// Output that was not sent.
 #[derive(Default)]
 pub(crate) struct StreamOutput {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes of them that were sent.
+    /// Number of `bytes` that were sent.
     pub(crate) at: usize,
-    /// A part of a file that comes after them. It is read when the stream's turn comes.
+    /// A file range that follows `bytes`; read when the stream is scheduled.
     pub(crate) file: Option<FileRest>,
-    /// The response ends after that, with these trailers.
+    /// Trailers of the response that ends after this output; `None` if more output follows.
     pub(crate) end: Option<Fields>,
-    /// The end was sent.
+    /// Whether the end was sent.
     pub(crate) ended: bool,
 }
 
 impl StreamOutput {
-    /// Whether there is anything to send. A file that its stream's task has to read on is not.
+    /// Whether there is output to frame. A file that the stream's task must read first does not count.
     pub(crate) fn is_waiting(&self) -> bool {
         let follows = match &self.file {
             Some(file) => file.stop.is_none(),
@@ -80,14 +80,14 @@ impl StreamOutput {
     pub(crate) fn sent(&mut self, len: usize) {
         self.at += len;
         if self.at == self.bytes.len() {
-            // A response is seldom written in one piece: the memory stays for the next one, unless it is much.
+            // Most responses are written in several pieces, so keep the memory unless it is large.
             self.bytes.clear();
             self.bytes.shrink_to(OUT_BYTES_MAX);
             self.at = 0;
         }
     }
 
-    /// Frames one piece of what waits, at most `bytes_max`. False where no window allows it.
+    /// Frames one piece of the output, at most `bytes_max`. Returns false if flow control blocks it.
     pub(crate) fn frame(
         &mut self,
         id: u32,
@@ -113,7 +113,7 @@ impl StreamOutput {
         true
     }
 
-    /// Frames what comes next of the file, at most `bytes_max`. Returns how much; `None` where no window allows it.
+    /// Frames the next bytes of the file, at most `bytes_max`. `None` if flow control blocks them.
     fn frame_file(
         &mut self,
         id: u32,
@@ -134,12 +134,12 @@ impl StreamOutput {
         Some(taken as u64)
     }
 
-    /// A part of a file comes next; the response ends with it where it is the last one.
+    /// Sets the file range to send next. `is_last` means that the response ends with it.
     pub(crate) fn begin_file(&mut self, file: FileRest, is_last: bool) {
         (self.file, self.end) = (Some(file), is_last.then(Fields::new));
     }
 
-    /// Bytes of the file that another thread has read.
+    /// Appends bytes of the file that a blocking thread has read.
     pub(crate) fn push_of_file(&mut self, bytes: Vec<u8>) {
         if let Some(file) = &mut self.file {
             file.skip(bytes.len());
@@ -148,7 +148,7 @@ impl StreamOutput {
         self.push_owned(bytes);
     }
 
-    /// Whether its end was sent, or comes without further calls.
+    /// Whether the end was sent, or follows the current output.
     pub(crate) fn ends(&self) -> bool {
         self.ended || self.end.is_some()
     }
@@ -158,7 +158,8 @@ impl StreamOutput {
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        // What is left moves to the front, once as much has been sent: so no more bytes are moved than are sent.
+        // Compacts only after at least as much was sent as remains, so that no more bytes are moved than
+        // sent.
         if self.at >= self.len().max(1) {
             self.bytes.drain(..self.at);
             self.at = 0;
@@ -166,7 +167,7 @@ impl StreamOutput {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The same as [`StreamOutput::push`], without a copy where nothing waits.
+    /// Like [`StreamOutput::push`], without copying if there is no unsent output.
     pub(crate) fn push_owned(&mut self, bytes: Vec<u8>) {
         if self.len() > 0 {
             return self.push(&bytes);
@@ -195,24 +196,24 @@ impl StreamShared {
         }
     }
 
-    /// Limits how fast its response is sent; the first limit counts.
+    /// Limits the rate of the response; only the first call has an effect.
     pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth, now_ms: u64) {
         self.bucket.get_or_init(|| Box::new(ResponseBucket::new(bandwidth, now_ms)));
     }
 
-    /// The limit of its bandwidth. What is no response has none.
+    /// Returns the bandwidth limit. Tunnels have none.
     pub(crate) fn bucket(&self) -> Option<&ResponseBucket> {
         self.bucket.get().map(|bucket| &**bucket).filter(|_| !self.is_tunnel.get())
     }
 
-    /// The limit of its bandwidth, where that allows none of its content to be sent now.
+    /// Returns the bandwidth limit if it currently permits no content.
     pub(crate) fn exhausted_bucket(&self, now_ms: u64) -> Option<&ResponseBucket> {
         let output = self.output.borrow();
-        // The end of a response costs nothing.
+        // The end of a response is not limited.
         self.bucket().filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.room(now_ms) == 0)
     }
 
-    /// Whether both sides have sent their ends: the peer counts it no more (RFC 9113 section 5.1.2).
+    /// Whether both sides have ended the stream, so that it is closed for the peer (RFC 9113 section 5.1.2).
     pub(crate) fn is_whole(&self) -> bool {
         self.output.borrow().ended && self.input.borrow().ended
     }
@@ -221,13 +222,13 @@ impl StreamShared {
         self.reset.get().is_some()
     }
 
-    /// Why it has been reset; the first reason counts.
+    /// Returns the first reason for which the stream was reset.
     pub(crate) fn cut_reason(&self) -> CutReason {
         self.reset.get().unwrap_or(CutReason::Peer)
     }
 
-    /// Frames what comes next, where the server sends it: a piece of what was written, or at most `file_bytes_max` of a file; of either no
-    /// more than the limit of its bandwidth allows. False where no window allows it.
+    /// Frames the next output: a piece of the buffer, or at most `file_bytes_max` of a file, within the
+    /// bandwidth limit. Returns false if flow control blocks it.
     pub(crate) fn frame(
         &self,
         file_bytes_max: usize,
@@ -243,7 +244,7 @@ impl StreamShared {
         framed.is_some()
     }
 
-    /// The same, at most `bytes_max`. Returns how much; `None` where no window allows it.
+    /// Like [`StreamShared::frame`], at most `bytes_max`. Returns the number of bytes; `None` if blocked.
     fn frame_within(
         &self,
         file_bytes_max: usize,
@@ -255,19 +256,19 @@ impl StreamShared {
         if before > 0 || output.file.is_none() {
             return output.frame(self.id, bytes_max, frames).then(|| before - output.len());
         }
-        // Streams that take turns get as much of them as with other content.
+        // Incremental streams get the same share of each turn with files as with other content.
         let max = if self.priority.get().incremental { PIECE_BYTES_MAX } else { file_bytes_max };
         let taken = output.frame_file(self.id, max.min(file_bytes_max).min(bytes_max), frames)?;
         self.count_of_file(taken);
         Some(taken as usize)
     }
 
-    /// So many more bytes of its file were read.
+    /// Counts bytes read from the file.
     pub(crate) fn count_of_file(&self, bytes: u64) {
         self.file_sent_bytes.set(self.file_sent_bytes.get() + bytes);
     }
 
-    /// Nothing more is sent or received.
+    /// Resets the stream: nothing more is sent or received.
     pub(crate) fn cut(&self, why: CutReason) {
         self.reset.set(self.reset.get().or(Some(why)));
         *self.output.borrow_mut() = StreamOutput::default();

@@ -1,4 +1,4 @@
-//! One stream of a multiplexed connection: the lane of one request.
+//! A stream of a multiplexed connection, as the lane of one request.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -24,55 +24,55 @@ use crate::wait::{self, Interest};
 mod ends;
 mod raw;
 
-/// Bytes that wait to be sent on a stream before its handler waits, while memory is short.
+/// Unsent bytes at which a handler waits, under memory pressure.
 const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
-/// The same where the streams of its connection hold [`CONNECTION_BYTES_FULL`] together.
+/// Unsent bytes at which a handler waits, if the streams of its connection hold [`CONNECTION_BYTES_FULL`].
 const OUT_BYTES_MAX_FULL: usize = 16 * 1024;
-/// From so many bytes on, the streams of one connection read less ahead.
+/// Memory of a connection's streams from which they buffer less.
 const CONNECTION_BYTES_FULL: usize = 1024 * 1024;
-/// Bytes that are loaded from a temporary file ahead of what the client takes. No more than a handler keeps in memory before it
-/// spills: otherwise the same bytes would be written and loaded again without end.
+/// Bytes loaded from a temporary file ahead of the client. Must not exceed what a handler keeps in memory
+/// before it spills: otherwise the same bytes would be written and loaded again endlessly.
 const LOADED_BYTES_MAX: usize = 4 * 1024;
-/// Bytes that a stream moves before others get their turn.
+/// Bytes that a stream moves before it yields to others.
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// What a stream holds beside its buffers: its future above all, then the fields of its head (5.3 KiB measured).
+/// Memory of a stream without its buffers: mostly its future, then the fields of its head (5.3 KiB measured).
 const STREAM_BYTES: usize = 5 * 1024 + 512;
 
-/// What the task of a stream holds. Dropping it ends the stream, which the peer learns of where the response is not whole.
+/// State owned by a stream's task. Dropping it ends the stream, with a reset if the response is incomplete.
 pub(crate) struct StreamLane {
     conn: Rc<MuxConn>,
     shared: Rc<StreamShared>,
     head: Head,
     head_bytes: Vec<u8>,
-    /// The piece of the body that the handler reads.
+    /// The piece of the body that the handler is reading.
     piece: Vec<u8>,
-    /// Bytes of it that were read, where the stream carries something else than HTTP.
+    /// Number of bytes of `piece` that were read from a tunnel.
     raw_at: usize,
-    /// Bytes of it for which no window was granted yet.
+    /// Bytes of `piece` for which no window update was sent.
     ungranted_bytes: usize,
-    /// Content that the body may still have.
+    /// Remaining permitted size of the body.
     allowed_bytes: u64,
     body_begun: bool,
-    /// The request's, once its body has been read.
+    /// Trailers of the request, after its body was read.
     trailers: Option<Fields>,
-    /// `100 Continue` is due before the body is read.
+    /// Whether `100 Continue` must be sent before the body is read.
     continue_due: bool,
-    /// What a slow client has not taken, in a file: it comes after what the connection has, and before `rest`.
+    /// Output spilled to a file for a slow client; follows the output in `shared` and precedes `rest`.
     pub(crate) overflow: SpilledOutput,
     rest: Vec<u8>,
-    /// The response ends after those, with these trailers.
+    /// Trailers of the response if it ends after `rest`.
     end: Option<Fields>,
     body_ms: u64,
-    /// What the client had taken when somebody last asked.
+    /// Bytes that the client had received at the last call of [`StreamLane::has_taken`].
     seen_bytes: u64,
     moved_bytes: usize,
     request_bytes: usize,
-    /// Bytes of a file that are being read.
+    /// Size of the file read in progress.
     file_bytes: usize,
 }
 
 impl StreamLane {
-    /// A stream that the peer has opened; its task registers itself with [`StreamLane::attend`].
+    /// Creates the state of a stream that the peer has opened; its task must call [`StreamLane::attend`].
     pub(crate) fn open(conn: &Rc<MuxConn>, id: u32, request: StreamRequest) -> StreamLane {
         let source = conn.core.add_source();
         let shared = Rc::new(StreamShared::new(id, source, request.priority));
@@ -105,7 +105,7 @@ impl StreamLane {
         lane
     }
 
-    /// The current task is run when the stream is cut, whatever it waits for.
+    /// Registers the current task to be woken when the stream is reset, whatever it waits for.
     pub(crate) fn attend(&self) {
         let task = self.conn.core.current();
         self.shared.source.wait_read(task);
@@ -128,7 +128,7 @@ impl StreamLane {
         (&self.head, &self.head_bytes)
     }
 
-    /// What ended the request, where its task knows only that the stream is gone.
+    /// Returns the fault that ended a request whose task only knows that the stream is gone.
     pub(crate) fn explain(&self, fault: Fault) -> Fault {
         self.shared.cut_reason().explain(fault)
     }
@@ -148,7 +148,7 @@ impl StreamLane {
         self.conn.weigh_stream(&self.shared, STREAM_BYTES + buffers + own + request);
     }
 
-    /// Sets what the request holds, called before a wait that may be long.
+    /// Sets the memory of the request, in bytes. Called before a wait that may be long.
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.request_bytes = bytes;
         self.weigh();
@@ -163,13 +163,13 @@ impl StreamLane {
         self.body_ms
     }
 
-    /// Milliseconds that the client may take no byte of the response, beside those in which the limit of its bandwidth gives it none.
+    /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
     pub(crate) fn patience_ms(&self) -> u64 {
         let write_ms = progress::patience_ms(self.shared.write_ms.get(), self.pressure());
         write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
     }
 
-    /// Limits how fast the response is sent.
+    /// Limits the rate at which the response is sent.
     pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth) {
         self.shared.limit_bandwidth(bandwidth, self.conn.core.now_ms());
     }
@@ -178,7 +178,7 @@ impl StreamLane {
         self.moved_bytes += bytes;
     }
 
-    /// Counts bytes moved; after many of them others get their turn.
+    /// Counts moved bytes and yields to other tasks when the turn is used up.
     pub(crate) async fn moved(&mut self, bytes: usize) {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {
@@ -189,7 +189,7 @@ impl StreamLane {
 
     // ---- the request's body ----
 
-    /// Sets the most content that the body may have, as long as nobody has begun to read it.
+    /// Sets the maximum body size. Has no effect once the body is being read.
     pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         if self.body_begun {
             return Ok(());
@@ -201,7 +201,7 @@ impl StreamLane {
         }
     }
 
-    /// The place of the next piece of the body in what [`StreamLane::slice`] is about; `None` at its end.
+    /// Returns start and end of the next piece of the body in [`StreamLane::slice`]; `None` at its end.
     pub(crate) async fn body_piece(&mut self, has_begun: bool) -> Result<Option<(usize, usize)>, Fault> {
         loop {
             match self.try_body_piece(has_begun)? {
@@ -219,7 +219,7 @@ impl StreamLane {
         }
     }
 
-    /// The same without waiting. What was returned before has been read: the peer may send as much again.
+    /// Like [`StreamLane::body_piece`], without waiting. Updates the window for the piece returned before.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if !self.body_begun {
             self.limit_body(self.allowed_bytes)?;
@@ -254,29 +254,29 @@ impl StreamLane {
         Ok(BodyChunk::Pending)
     }
 
-    /// The bytes of a piece.
+    /// Returns the bytes of a piece.
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         &self.piece[start..end]
     }
 
-    /// The request's trailers, once its body has ended.
+    /// Returns the trailers of the request, after its body has ended.
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         self.trailers.as_ref()
     }
 
-    /// Whether the client still waits for `100 Continue`, and has not begun to send the body all the same.
+    /// Whether the client still waits for `100 Continue` and has not begun to send the body.
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         let input = self.shared.input.borrow();
         self.continue_due &= input.bytes.is_empty() && !input.ended;
         if self.continue_due {
             self.check_input(input.cut)?;
-            // Whatever woke the task was no body.
+            // The task was not woken by body data.
             self.shared.source.clear(READ);
         }
         Ok(self.continue_due)
     }
 
-    /// A body that has not ended cannot be completed any more.
+    /// Fails if the rest of an incomplete body cannot arrive.
     fn check_input(&self, is_cut: bool) -> Result<(), Fault> {
         match is_cut {
             _ if self.shared.is_reset() => Err(Fault::Gone),
@@ -292,7 +292,7 @@ impl StreamLane {
         self.conn.notify();
     }
 
-    /// Sends the head. Returns how much body the client gets.
+    /// Sends the head. Returns the size of the body that the client gets.
     pub(crate) fn begin(
         &mut self,
         status: Status,
@@ -325,7 +325,7 @@ impl StreamLane {
         self.send_head(status, &block, false);
     }
 
-    /// Body bytes, at least one.
+    /// Sends body bytes, at least one.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.overflow.is_some() {
             Box::pin(self.drain()).await?;
@@ -344,7 +344,7 @@ impl StreamLane {
         Ok(())
     }
 
-    /// The same, without waiting: what the client does not take now is kept in memory.
+    /// Like [`StreamLane::send`], without waiting: data that the client does not accept is kept in memory.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.overflow.is_none() {
             return self.enqueue(bytes);
@@ -364,8 +364,8 @@ impl StreamLane {
         Ok(())
     }
 
-    /// A range of a file as body bytes, counted in `total`; with `is_last` the body ends with it. The connection's task reads it when the
-    /// stream's turn comes, so that no stream holds what others send first.
+    /// Sends a range of a file as body bytes, counted in `total`. `is_last` means that the body ends with it.
+    /// The connection's task reads the file when the stream is scheduled: waiting streams hold no content.
     pub(crate) async fn send_file(
         &mut self,
         span: FileSpan<'_>,
@@ -398,7 +398,7 @@ impl StreamLane {
         }
     }
 
-    /// Lets another thread read on in the stream's file.
+    /// Reads the next part of the stream's file on a blocking thread.
     async fn read_cold(&mut self) -> Result<(), Fault> {
         let next = self.shared.output.borrow().file.as_ref().map(|file| file.next(self.output_max()));
         let Some((file, at, len)) = next else { return Ok(()) };
@@ -418,7 +418,7 @@ impl StreamLane {
         Ok(())
     }
 
-    /// Bytes that may wait to be sent before the handler waits.
+    /// Returns the number of unsent bytes at which the handler waits.
     fn output_max(&self) -> usize {
         if self.pressure() >= Pressure::High {
             return OUT_BYTES_MAX_SHORT;
@@ -427,13 +427,13 @@ impl StreamLane {
         if is_full { OUT_BYTES_MAX_FULL } else { OUT_BYTES_MAX }
     }
 
-    /// The body is complete.
+    /// Completes the body.
     pub(crate) fn finish(&mut self, trailers: &Fields) {
         if self.shared.output.borrow().ends() {
             return;
         }
         match *self.overflow {
-            // What a file holds comes first.
+            // The content of the temporary file is sent first.
             Some(_) => self.end = Some(trailers.clone()),
             None => {
                 self.shared.output.borrow_mut().end = Some(trailers.clone());
@@ -442,7 +442,7 @@ impl StreamLane {
         }
     }
 
-    /// Waits until the connection has sent all that was written.
+    /// Waits until the connection has taken all output.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
         if self.overflow.is_some() {
             Box::pin(self.drain()).await?;
@@ -453,7 +453,7 @@ impl StreamLane {
         Ok(())
     }
 
-    /// Whether the connection has taken all that was written.
+    /// Whether the connection has taken all output.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         if self.overflow.is_some() && !self.try_drain()? {
             return Ok(false);
@@ -463,13 +463,13 @@ impl StreamLane {
         }
         let is_empty = !self.shared.output.borrow().is_waiting();
         if !is_empty {
-            // Ready again once the connection has taken some of it.
+            // Writable again when the connection has taken some of it.
             self.shared.source.clear(WRITE);
         }
         Ok(is_empty)
     }
 
-    /// Bytes that wait in memory to be sent.
+    /// Returns the number of unsent bytes in memory.
     pub(crate) fn backlog(&self) -> usize {
         self.shared.output.borrow().len() + self.rest.len()
     }
@@ -481,10 +481,10 @@ impl StreamLane {
             let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
             let of_file = self.shared.file_sent_bytes.get();
             match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
-                // It is another stream's turn: whether the client reads at all, the connection's task watches.
+                // Other streams are sent first. The connection's task checks the client's progress.
                 Err(Fault::Timeout) if self.shared.in_line.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
-                // The client has not taken what was framed yet: the connection's task watches that as well.
+                // The client has not received the last frame yet. The connection's task checks that too.
                 Err(Fault::Timeout) if self.conn.taken_bytes.get() < self.shared.framed_at.get() => {}
                 waited => break waited?,
             }
@@ -495,9 +495,10 @@ impl StreamLane {
         }
     }
 
-    // ---- what a slow client has not taken, in a file ----
+    // ---- output spilled to a file ----
 
-    /// Moves what waits to a file; `announced` bytes are still to come. What could not be moved stays where it is.
+    /// Moves buffered output to a file; `announced` bytes are still to be written. On failure, the remaining
+    /// data stays in memory.
     pub(crate) async fn spill(&mut self, quota: &Arc<SpillQuota>, announced: u64) -> Result<(), SpillError> {
         let core = self.conn.core.clone();
         if self.overflow.is_none() {
@@ -507,7 +508,7 @@ impl StreamLane {
             }
             let file = SpillFile::create(&core, quota, announced.saturating_add(waiting)).await?;
             *self.overflow = Some(Box::new(Overflow { file, writing: false }));
-            // What comes from the file goes this way again: all of it in order.
+            // File content is appended to `output`, so move all that follows it to `rest`.
             let mut output = self.shared.output.borrow_mut();
             let at = output.at;
             self.rest = output.bytes.split_off(at);
@@ -524,14 +525,14 @@ impl StreamLane {
             self.rest.shrink_to_fit();
         }
         if is_empty {
-            // A stream that has been cut learns of it at its next call.
+            // If the stream was reset, the next call returns the error.
             let _ = self.leave_file();
         }
         self.weigh();
         result
     }
 
-    /// Nothing is left in the file: what comes after it is the connection's.
+    /// Removes the empty file and passes what follows it to the connection.
     fn leave_file(&mut self) -> Result<(), Fault> {
         *self.overflow = None;
         let rest = std::mem::take(&mut self.rest);
@@ -539,7 +540,7 @@ impl StreamLane {
         self.enqueue(&rest)
     }
 
-    /// Moves bytes of the file to the connection, as far as it takes them; true where nothing is left.
+    /// Moves file content to the connection, as much as it accepts; returns true if nothing is left.
     fn try_drain(&mut self) -> Result<bool, Fault> {
         let core = self.conn.core.clone();
         loop {
@@ -564,7 +565,7 @@ impl StreamLane {
         }
     }
 
-    /// Moves all of the file.
+    /// Moves the whole file.
     async fn drain(&mut self) -> Result<(), Fault> {
         while !self.try_drain()? {
             match self.overflow.is_loading() {
@@ -576,7 +577,7 @@ impl StreamLane {
     }
 }
 
-/// A file under way on a stream. Dropped, it counts what was sent, and nothing more is.
+/// A file range being sent. Dropping it adds the bytes sent to `total` and cancels the rest.
 struct FileSending<'t> {
     shared: Rc<StreamShared>,
     total: &'t mut u64,

@@ -1,4 +1,4 @@
-//! Whose data is sent next.
+//! Scheduling of the streams of a connection.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,20 +7,20 @@ use super::shared::StreamShared;
 
 const URGENCIES: usize = 8;
 
-/// The streams that have something to send and are not known to be blocked. More urgent ones come first; among those of one
-/// urgency, incremental ones take turns, and others are sent one after the other.
+/// Streams that have output and are not known to be blocked. More urgent ones come first; among those with
+/// the same urgency, incremental ones are sent in turn, others one after the other (RFC 9218).
 #[derive(Default)]
 pub(crate) struct Turns([VecDeque<Rc<StreamShared>>; URGENCIES]);
 
 impl Turns {
-    /// Puts a stream at the end of its line, unless it stands there already.
+    /// Appends a stream to the queue of its urgency, unless it is already queued.
     pub(crate) fn push(&mut self, stream: &Rc<StreamShared>) {
         if !stream.in_line.replace(true) {
             self.line(stream).push_back(stream.clone());
         }
     }
 
-    /// Puts the stream that was served back: in front of the others, unless those of its urgency take turns.
+    /// Queues the stream just served again: at the back if it is incremental, else at the front.
     pub(crate) fn push_again(&mut self, stream: Rc<StreamShared>) {
         stream.in_line.set(true);
         match stream.priority.get().incremental {
@@ -29,19 +29,19 @@ impl Turns {
         }
     }
 
-    /// The next stream, which stands in no line then.
+    /// Removes and returns the next stream.
     pub(crate) fn pop(&mut self) -> Option<Rc<StreamShared>> {
         let stream = self.0.iter_mut().find_map(VecDeque::pop_front)?;
         stream.in_line.set(false);
         Some(stream)
     }
 
-    /// Whether nobody stands in line.
+    /// Whether no stream is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(VecDeque::is_empty)
     }
 
-    /// Releases memory that the streams in line do not need.
+    /// Releases unused memory.
     pub(crate) fn shrink(&mut self) {
         self.0.iter_mut().for_each(VecDeque::shrink_to_fit);
     }

@@ -2,7 +2,7 @@ use http::RequestHead;
 
 use super::*;
 
-/// Texts as they are written in the rules of a test.
+/// The replacement texts of a test's rules.
 struct Texts(Vec<&'static str>);
 
 impl ReplacementTexts for Texts {
@@ -48,7 +48,7 @@ fn begun(replacement: &RequestReplacement) -> Replacing {
     *begun.expect("HTML is edited")
 }
 
-/// The body as it comes out where it is written in pieces that end at these places.
+/// Returns the body after replacing, when it is written in pieces that end at these offsets.
 fn through(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> String {
     let (mut replacing, mut out, mut at) = (begun(replacement), Vec::new(), 0);
     let longest = replacement.of.rules.iter().map(|rule| rule.from.len()).max().unwrap();
@@ -61,7 +61,7 @@ fn through(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> Str
     String::from_utf8(out).unwrap()
 }
 
-/// Replaces in the obvious way.
+/// A simple reference implementation of replacing.
 fn simply(replacement: &[(&'static str, &'static str, bool)], body: &str) -> String {
     let (mut out, mut at) = (String::new(), 0);
     let mut done = vec![false; replacement.len()];
@@ -148,7 +148,8 @@ fn a_text_grows_a_body_only_so_far() {
     static LONG: &str = "0123456789012345678901234567890123456789012345678901234567890123456789";
     let replacement = rules(&[("a", LONG, false), ("b", LONG, true)]);
     assert!(LONG.len() > GROWTH_MAX);
-    // As a client may make it: the first is left as it is, the other is put in once.
+    // Replacement texts may contain input of the client. The first one is too long and not used; the other is
+    // inserted once.
     assert_eq!(through(&replacement, b"a-b-b", &[]), format!("a-{LONG}-b"));
 }
 
@@ -190,7 +191,7 @@ fn what_is_no_whole_text_of_the_type_passes_as_it_is() {
     replacement.begin(&input(&request("GET")), Status::OK, &mut sent, &mut Length::Known(1));
     assert_eq!(sent.first(b"etag"), Some(&b"W/\"x\""[..]));
     assert_eq!((sent.first(b"last-modified"), sent.first(b"accept-ranges")), (None, None));
-    // The fields of a 304 are those of the 200, and its type is seldom known.
+    // A 304 has the fields of the 200, but seldom a Content-Type.
     let mut sent = fields(&head[..2]);
     let request = request("GET");
     let begun = replacement.begin(&input(&request), Status::NOT_MODIFIED, &mut sent, &mut Length::Known(0));

@@ -1,4 +1,4 @@
-//! How the server speaks TLS to its clients: which site a name belongs to, what certificate it presents, and what it demands.
+//! TLS settings of the server: sites, the certificates that they present, and client certificates.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,28 +23,28 @@ use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
 use super::trust_end::ClientTrust;
 
-/// The protocol by which a certificate authority looks whether the server has a name (RFC 8737).
+/// ALPN protocol with which a certificate authority validates a name (RFC 8737).
 const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
-/// TLS 1.2 sessions kept for clients that resume by session ID.
+/// Maximum number of cached TLS 1.2 sessions for resumption by session ID.
 const SESSIONS_MAX: usize = 4096;
-/// HTTP/2 over TLS (RFC 9113 section 3.2).
+/// ALPN protocol of HTTP/2 over TLS (RFC 9113 section 3.2).
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
-/// Tickets sent after a TLS 1.3 handshake: a browser opens two connections at once.
+/// Tickets sent after a TLS 1.3 handshake: browsers open two connections at once.
 const TICKETS_PER_HANDSHAKE: usize = 2;
 
-/// What holds for all sites.
+/// Options for all sites.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
-    /// Refuse TLS 1.2.
+    /// Whether to refuse TLS 1.2.
     pub tls13_only: bool,
-    /// The application protocols (ALPN), in the server's order of preference.
+    /// Application protocols (ALPN), in the server's order of preference.
     pub protocols: Vec<Vec<u8>>,
-    /// Where the keys of session tickets come from; `None` for no resumption, by tickets or IDs.
+    /// Source of the session ticket keys; `None` disables resumption, by tickets and by IDs.
     pub tickets: Option<TicketKeys>,
 }
 
 impl Default for TlsOptions {
-    /// TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1 and HTTP/1.0, tickets of this process.
+    /// TLS 1.2 and 1.3; HTTP/2 before HTTP/1.1 and HTTP/1.0; ticket keys of this process.
     fn default() -> TlsOptions {
         TlsOptions {
             tls13_only: false,
@@ -54,41 +54,41 @@ impl Default for TlsOptions {
     }
 }
 
-/// A site that is reached through TLS.
+/// TLS settings of a site.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSite {
-    /// Its certificates. With several, a client is shown one for the name that it wants, whose signatures it verifies; of these the first.
+    /// Certificates. A client gets the first one for its name whose signature algorithm it supports.
     pub certificates: Vec<ServerCertificate>,
-    /// Whether those of the [`CertificateStore`] are its certificates too.
+    /// Whether to use certificates of the [`CertificateStore`] too.
     pub automatic: bool,
-    /// What clients show to be let in.
+    /// Verification of client certificates, if enabled.
     pub client: Option<ClientCertificates>,
 }
 
-/// Certificates that clients show.
+/// Settings for client certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// The authorities that sign them (PEM).
+    /// Certificates of the trusted authorities (PEM).
     pub authorities_pem: Vec<u8>,
-    /// Certificate revocation lists of those authorities (PEM).
+    /// Certificate revocation lists of these authorities (PEM).
     pub revoked_pem: Vec<Vec<u8>>,
-    /// Whether a client without one is refused.
+    /// Whether clients without a certificate are refused.
     pub required: bool,
 }
 
 impl ClientCertificates {
-    /// Whether a text holds certificates of authorities that can verify clients.
+    /// Checks that a text contains certificates of authorities.
     ///
     /// # Errors
-    /// What it holds instead, and the remedy.
+    /// Returns a message with the content found and the remedy.
     pub fn check_authority(pem: &[u8]) -> Result<(), String> {
         add_authorities(&mut RootCertStore::empty(), pem)
     }
 
-    /// Whether clients can be verified with these.
+    /// Checks that clients can be verified with these settings.
     ///
     /// # Errors
-    /// What is wrong with the authorities or the lists, and the remedy.
+    /// Returns a message about the invalid authority or list and the remedy.
     pub fn check(&self) -> Result<(), String> {
         self.verifier(&Arc::new(provider::default_provider())).map(drop)
     }
@@ -104,7 +104,7 @@ impl ClientCertificates {
         let mut builder =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).with_crls(lists);
         if has_lists {
-            // Of intermediate authorities there are rarely lists.
+            // Lists of intermediate authorities are rarely available.
             builder = builder.only_check_end_entity_revocation().allow_unknown_revocation_status();
         }
         if !self.required {
@@ -118,8 +118,8 @@ impl ClientCertificates {
         })
     }
 
-    /// A number for exactly this policy on clients' certificates, which connections carry that it has admitted
-    /// ([`super::TlsSession::policy`]); never 0.
+    /// Returns a hash of these settings, which is stored with the connections that they have admitted
+    /// ([`super::TlsSession::policy`]). Never 0.
     #[must_use]
     pub fn policy(&self) -> u64 {
         self.digest().first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1))
@@ -157,18 +157,18 @@ fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'stat
     })
 }
 
-/// The server's side of TLS, shared by all cores; what it is set to can be replaced while it serves. Clones are the same.
+/// The server side of TLS, shared by all cores. Clones share the settings, which can be replaced.
 #[derive(Clone)]
 pub struct TlsAcceptor(Arc<Shared>);
 
 struct Shared {
     store: CertificateStore,
-    /// `None` where no site is reached through TLS: then no memory is spent on what rustls keeps.
+    /// `None` if no site uses TLS, so that no memory is used for rustls' caches.
     table: RwLock<Option<Arc<SiteTable>>>,
     sessions: OnceLock<Arc<dyn StoresServerSessions>>,
 }
 
-/// Finds the site of a host at a listener, by its key, as requests do.
+/// Finds the site for a host and the key of a listener, as for requests.
 type SiteFinder = Box<dyn Fn(&str, u64) -> Option<usize> + Send + Sync>;
 
 struct SiteTable {
@@ -180,9 +180,9 @@ struct SiteTable {
 struct SiteTls {
     presented: Presented,
     config: Arc<ServerConfig>,
-    /// The same, but the client's order of cipher suites counts.
+    /// `config` with the client's order of cipher suites.
     client_order: Arc<ServerConfig>,
-    /// Where sessions may be resumed that certificates of clients have begun.
+    /// Present if sessions of clients with certificates may be resumed.
     trust: Option<ClientTrust>,
     policy: u64,
 }
@@ -194,41 +194,41 @@ struct Presented {
     store: Option<CertificateStore>,
 }
 
-/// How a handshake continues.
+/// Settings with which a handshake continues.
 pub(super) struct TlsAdmission {
     pub(super) config: Arc<ServerConfig>,
-    /// Which policy on client certificates holds; 0 for none.
+    /// Hash of the policy on client certificates; 0 for none.
     pub(super) policy: u64,
-    /// It ends with the handshake: a certificate authority looks whether the server has the name.
+    /// Whether the connection only validates a name for a certificate authority and ends after the handshake.
     pub(super) is_challenge: bool,
 }
 
-/// Why no certificate is presented.
+/// Reason why a client is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
-    /// No site that is reached through TLS has the name.
+    /// No site with TLS has the name.
     UnknownName,
     /// The site has no certificate for the name yet.
     NoCertificate,
-    /// The client verifies the signatures of none of them.
+    /// The client supports the signature algorithm of none of the certificates.
     NoSignature,
-    /// The client offers no cipher suite that this server has.
+    /// The client offers no cipher suite that this server supports.
     NoCipher,
 }
 
 impl TlsAcceptor {
-    /// TLS for no site, until [`TlsAcceptor::replace`] sets some.
+    /// Creates an acceptor without sites; see [`TlsAcceptor::replace`].
     #[must_use]
     pub fn new(store: CertificateStore) -> TlsAcceptor {
         TlsAcceptor(Arc::new(Shared { store, table: RwLock::default(), sessions: OnceLock::new() }))
     }
 
-    /// Replaces all that is set but the store; handshakes that begin from now on see it. TLS is for the sites that `find` finds by host
-    /// (in lower case, an IP address where the client names no host) and by the key of the listener ([`crate::Listen::key`]): `sites`
-    /// in the same order, `None` for those that are not reached through TLS.
+    /// Replaces the options and sites for new handshakes. `find` returns the index in `sites` for a host (in
+    /// lower case, or an IP address if the client sends no server name) and the key of the listener
+    /// ([`crate::Listen::key`]). Sites without TLS are `None`.
     ///
     /// # Errors
-    /// What is wrong with the authorities or lists for client certificates, in words; then everything stays as it was.
+    /// Returns a message if an authority or revocation list is invalid; the settings are then unchanged.
     pub fn replace(
         &self,
         options: &TlsOptions,
@@ -243,7 +243,7 @@ impl TlsAcceptor {
         Ok(())
     }
 
-    /// The certificates that are obtained while the server runs.
+    /// Returns the certificates that are obtained while the server runs.
     #[must_use]
     pub fn store(&self) -> &CertificateStore {
         &self.0.store
@@ -253,8 +253,8 @@ impl TlsAcceptor {
         self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Decides about a client by its first message. `address` is that of this end, for clients that name no host; `client` is the
-    /// client's, beside the key of the listener.
+    /// Decides about a client by its ClientHello. `address` is the local one, for clients that send no server
+    /// name; `client` is the remote one, together with the key of the listener.
     pub(super) fn admit(
         &self,
         hello: &ClientHello<'_>,
@@ -282,7 +282,7 @@ impl TlsAcceptor {
             config = Arc::new(own.ok_or(NotAdmitted::NoCipher)?);
         }
         if hello.server_name().is_none() {
-            // The resolver does not know the address that stands for the name.
+            // The resolver gets no server name, so it cannot select by the address.
             Arc::make_mut(&mut config).cert_resolver =
                 Arc::new(SingleCertAndKey::from(chosen.certified_key()));
         }
@@ -317,7 +317,7 @@ impl Shared {
                 config.ticketer = Arc::new(Ticketer::new(keys.clone(), &digest));
                 config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
             }
-            // A session that is kept by its ID does not know which certificates it was admitted for.
+            // A cached session does not contain the policy on client certificates that admitted it.
             config.session_storage = match (&site.client, &options.tickets) {
                 (None, Some(_)) => {
                     self.sessions.get_or_init(|| ServerSessionMemoryCache::new(SESSIONS_MAX)).clone()
@@ -343,15 +343,16 @@ impl Shared {
     }
 }
 
-/// Clients without AES in their processor put ChaCha20 first.
+/// Whether the client prefers ChaCha20, as clients without AES instructions do.
 fn is_chacha(suite: CipherSuite) -> bool {
     matches!(preference(suite), 2 | 5)
 }
 
-/// The place of suites that this server does not have.
+/// Rank of cipher suites that this server does not support.
 const OTHERS: u8 = 6;
 
-/// AES-128 before AES-256, which is a third more work for a strength that nobody can use.
+/// Returns the rank of a cipher suite. AES-128 precedes AES-256, which needs a third more CPU time without a
+/// practical gain in security.
 fn preference(suite: CipherSuite) -> u8 {
     use CipherSuite as Suite;
     match suite {
@@ -371,7 +372,7 @@ fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion
     if options.tls13_only { &ALL[..1] } else { &ALL }
 }
 
-/// A configuration without tickets, and what verifies clients in it.
+/// A configuration without tickets, and the verifier of its clients.
 type VerifyingConfig = (ServerConfig, Option<Arc<dyn ClientCertVerifier>>);
 
 fn config(
@@ -397,7 +398,8 @@ fn config(
 }
 
 impl Presented {
-    /// The certificate for a name: one that is for it before one that is not, and of those one whose signatures the client verifies.
+    /// Returns the certificate for a name, preferably one that covers it, among those whose signature
+    /// algorithm the client supports.
     fn choose(&self, name: &str, schemes: &[SignatureScheme]) -> Result<ServerCertificate, NotAdmitted> {
         let issued = self.store.as_ref().map_or_else(Vec::new, |store| store.certificates(name));
         let own = || self.certificates.iter();
@@ -415,7 +417,7 @@ impl Presented {
 
 impl ResolvesServerCert for Presented {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // A client that names no host has been given its certificate already.
+        // For a client without server name, `admit` has already chosen the certificate.
         self.choose(hello.server_name()?, hello.signature_schemes()).ok().map(|chosen| chosen.certified_key())
     }
 }

@@ -1,4 +1,4 @@
-//! TLS over a socket that blocks: for programs that ask a server one thing at a time.
+//! TLS over blocking sockets, for programs with one request at a time.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,14 +7,14 @@ use rustls::{ClientConnection, Error, StreamOwned};
 
 use super::{TlsClient, reason};
 
-/// A connection to a server, through TLS.
+/// A TLS connection to a server.
 pub struct BlockingTlsStream(StreamOwned<ClientConnection, TcpStream>);
 
 impl TlsClient {
-    /// Shakes hands over a stream just connected, whose timeouts hold for each read and write.
+    /// Performs the handshake over a connected stream, whose timeouts apply to each read and write.
     ///
     /// # Errors
-    /// What is wrong with the server's certificate or answer, in words; the system's.
+    /// Errors of the handshake, described in words; system errors.
     pub fn connect_blocking(&self, stream: TcpStream) -> io::Result<BlockingTlsStream> {
         let tls = ClientConnection::new(self.config.clone(), self.name.clone()).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(tls, stream);
@@ -25,7 +25,7 @@ impl TlsClient {
     }
 }
 
-/// The same error in words, where it is one of TLS.
+/// Describes TLS errors in words.
 fn explained(error: io::Error) -> io::Error {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match of_tls {

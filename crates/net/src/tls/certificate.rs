@@ -1,4 +1,4 @@
-//! Certificates and their private keys: read from PEM text and from folders, and described.
+//! Certificates and private keys: reading from PEM files and directories, and their attributes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -18,14 +18,14 @@ use x509_parser::x509::X509Name;
 
 use super::pem::{begins_certificate, certificates, private_key, swapped};
 
-/// A certificate with its chain and its private key, as the server presents it. Clones are the same certificate.
+/// A certificate with its chain and private key. Clones share the same data.
 #[derive(Clone, Debug)]
 pub struct ServerCertificate(Arc<CertificateData>);
 
 #[derive(Debug)]
 struct CertificateData {
     key: Arc<CertifiedKey>,
-    /// The same with an OCSP response; only certificates that name a responder have a place for one.
+    /// `key` with an OCSP response. Only present for certificates that name a responder.
     stapled: Option<RwLock<Option<Arc<CertifiedKey>>>>,
     info: CertificateInfo,
 }
@@ -37,36 +37,36 @@ impl CertificateData {
     }
 }
 
-/// What a certificate says of itself.
+/// Attributes of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateInfo {
-    /// The subject's distinguished name, as RFC 4514 writes it: `CN=alice,O=Example`.
+    /// Distinguished name of the subject in RFC 4514 format: `CN=alice,O=Example`.
     pub subject: String,
-    /// The issuer's distinguished name.
+    /// Distinguished name of the issuer.
     pub issuer: String,
-    /// The serial number in hexadecimal digits.
+    /// Serial number, in hexadecimal.
     pub serial: String,
-    /// The DNS names and IP addresses of its subjectAltName extension, in lower case.
+    /// DNS names and IP addresses of the subjectAltName extension, in lower case.
     pub names: Vec<String>,
-    /// The names of its subjectAltName extension, each with its kind: `DNS:a.example`, `email:b@example`.
+    /// Names of the subjectAltName extension with their types: `DNS:a.example`, `email:b@example`.
     pub alternatives: Vec<String>,
-    /// Valid from this second of the Unix clock on.
+    /// Start of the validity period, in seconds since 1970.
     pub not_before_unix_s: i64,
-    /// Valid up to this second of the Unix clock.
+    /// End of the validity period, in seconds since 1970.
     pub not_after_unix_s: i64,
-    /// SHA-256 of its DER encoding, in hexadecimal digits.
+    /// SHA-256 of the DER encoding, in hexadecimal.
     pub sha256: String,
-    /// The URL of the OCSP responder that it names.
+    /// URL of the OCSP responder that the certificate names.
     pub ocsp_responder: Option<String>,
-    /// Whether clients refuse it without an OCSP response in the handshake (must-staple, RFC 7633).
+    /// Whether clients require an OCSP response in the handshake (must-staple, RFC 7633).
     pub is_staple_required: bool,
 }
 
 impl CertificateInfo {
-    /// Reads a certificate.
+    /// Parses a certificate.
     ///
     /// # Errors
-    /// Where it is not a valid encoding of one.
+    /// Fails if `der` is not the encoding of a certificate.
     pub fn of_der(der: &[u8]) -> Result<CertificateInfo, String> {
         let (_, parsed) = X509Certificate::from_der(der).map_err(|error| format!("certificate: {error}"))?;
         let mut info = CertificateInfo {
@@ -97,14 +97,14 @@ impl CertificateInfo {
         Ok(info)
     }
 
-    /// Whether it is for this host: a name in lower case, or an IP address.
+    /// Whether the certificate covers this host: a name in lower case, or an IP address.
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {
         self.names.iter().any(|name| covers(name, host))
     }
 }
 
-/// What a chain lacks: the certificate of an authority between it and a root.
+/// Returns a description if an intermediate certificate is missing from a chain.
 fn chain_fault(chain: &[CertificateDer<'_>]) -> Option<String> {
     let parsed = |der: &CertificateDer<'_>| {
         X509Certificate::from_der(der).ok().map(|(_, one)| {
@@ -125,13 +125,13 @@ fn chain_fault(chain: &[CertificateDer<'_>]) -> Option<String> {
             "is issued by {shown}, and the other certificates in the file are not its: {remedy}"
         ));
     }
-    // An authority that is known to its clients alone may be a root, which needs no other certificate.
+    // An authority known only to its clients may be a root, which needs no intermediate certificate.
     (*names_it && !is_system_root(issuer)).then(|| {
         format!("is issued by {shown}, whose certificate the file lacks: clients that do not trust it by itself refuse it; {remedy}")
     })
 }
 
-/// Whether it says where the certificate of its issuer is, as the certificates of public authorities do.
+/// Whether the certificate has the URL of its issuer's certificate, as those of public authorities do.
 fn names_issuers_certificate(certificate: &X509Certificate<'_>) -> bool {
     certificate.extensions().iter().any(|extension| match extension.parsed_extension() {
         ParsedExtension::AuthorityInfoAccess(access) => {
@@ -141,7 +141,8 @@ fn names_issuers_certificate(certificate: &X509Certificate<'_>) -> bool {
     })
 }
 
-/// Whether the system trusts a root of this name, in DER. They are read once: a folder may hold thousands of chains.
+/// Whether the system trusts a root with this name (DER). Roots are read only once, because a directory may
+/// contain thousands of chains.
 fn is_system_root(name: &[u8]) -> bool {
     static NAMES: OnceLock<HashSet<Vec<u8>>> = OnceLock::new();
     let subject = |root: &CertificateDer<'_>| {
@@ -152,7 +153,7 @@ fn is_system_root(name: &[u8]) -> bool {
     names.contains(name)
 }
 
-/// The first responder with an HTTP URL in the extension authorityInfoAccess (RFC 5280 section 4.2.2.1).
+/// Returns the first HTTP URL of an OCSP responder in authorityInfoAccess (RFC 5280 section 4.2.2.1).
 fn ocsp_responder(certificate: &X509Certificate<'_>) -> Option<String> {
     let access = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::AuthorityInfoAccess(access) => Some(access),
@@ -169,14 +170,14 @@ fn ocsp_responder(certificate: &X509Certificate<'_>) -> Option<String> {
     urls.next()
 }
 
-/// Whether the extension TLS feature (RFC 7633) names `status_request`, which is 5.
+/// Whether the TLS feature extension (RFC 7633) contains `status_request`, which is 5.
 fn is_staple_required(certificate: &X509Certificate<'_>) -> bool {
     let mut extensions = certificate.extensions().iter();
     let feature = extensions.find(|extension| extension.oid.to_id_string() == "1.3.6.1.5.5.7.1.24");
     feature.is_some_and(|extension| extension.value.windows(3).any(|window| window == [2, 1, 5]))
 }
 
-/// A distinguished name as text (RFC 4514), the last part first. What stands in a value cannot pose as another part.
+/// Formats a distinguished name (RFC 4514), last part first. Escaped values cannot imitate other parts.
 fn distinguished_name(name: &X509Name<'_>) -> String {
     let relative: Vec<_> = name.iter_rdn().collect();
     let mut text = String::new();
@@ -184,7 +185,7 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
         if !text.is_empty() {
             text.push(',');
         }
-        // As OpenSSL writes several in one part: these too from the last.
+        // Multiple attributes of one part are in reverse order too, as in OpenSSL.
         let attributes: Vec<_> = one.iter().collect();
         for (index, attribute) in attributes.into_iter().rev().enumerate() {
             if index > 0 {
@@ -197,7 +198,7 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
                     text.push('=');
                     escape(value, &mut text);
                 }
-                // Section 2.4: what has no short name, or no text, is the octets of its value.
+                // Section 2.4: attributes without a short name or text value are encoded in hexadecimal.
                 _ => text.push_str(&format!("{kind}=#{}", HEXLOWER.encode(attribute.attr_value().data))),
             }
         }
@@ -205,7 +206,7 @@ fn distinguished_name(name: &X509Name<'_>) -> String {
     text
 }
 
-/// A value in a distinguished name (RFC 4514 section 2.4).
+/// Escapes an attribute value (RFC 4514 section 2.4).
 fn escape(value: &str, into: &mut String) {
     let last = value.chars().count().saturating_sub(1);
     for (index, char) in value.chars().enumerate() {
@@ -217,7 +218,7 @@ fn escape(value: &str, into: &mut String) {
     }
 }
 
-/// Whether `pattern` (`example.com`, or `*.example.com` for one label more) is or covers `host`; both in lower case.
+/// Whether `pattern` (`example.com`, or `*.example.com` for one more label) matches; in lower case.
 pub(super) fn covers(pattern: &str, host: &str) -> bool {
     if pattern == host {
         return true;
@@ -237,11 +238,11 @@ fn aws_lc_rs_digest(bytes: &[u8]) -> ::aws_lc_rs::digest::Digest {
 }
 
 impl ServerCertificate {
-    /// Reads a chain, the server's own certificate first, and its private key (PKCS #8, SEC1 or PKCS #1), both in PEM. They may
-    /// stand in one text.
+    /// Reads a certificate chain, the server's own certificate first, and its private key (PKCS #8, SEC1 or
+    /// PKCS #1), both in PEM. Both may be in one text.
     ///
     /// # Errors
-    /// What is wrong with which of them; also where the key is another certificate's.
+    /// Describes the invalid part; fails also if the key belongs to another certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, CertificateFault> {
         let chain = certificates(chain)
             .map_err(|text| CertificateFault::of_chain(swapped(chain, key).map_or(text, str::to_owned)))?;
@@ -267,11 +268,12 @@ impl ServerCertificate {
         Ok(ServerCertificate(Arc::new(CertificateData::new(certified, info))))
     }
 
-    /// Reads the certificate of a TLS-ALPN-01 challenge and its key from one PEM text. It has a critical extension that only
-    /// authorities know (RFC 8737 section 3), so that whether the key belongs to it is not verified.
+    /// Reads the certificate of a TLS-ALPN-01 challenge and its key from one PEM text. Because of its
+    /// critical extension (RFC 8737 section 3), which the parser does not know, the key is not compared with
+    /// the certificate.
     ///
     /// # Errors
-    /// What cannot be read, in words.
+    /// Returns a message if the certificate or key cannot be read.
     pub fn of_challenge(pem: &[u8]) -> Result<ServerCertificate, String> {
         let chain = certificates(pem)?;
         let info = CertificateInfo::of_der(&chain[0])?;
@@ -280,11 +282,11 @@ impl ServerCertificate {
         Ok(ServerCertificate(Arc::new(CertificateData::new(CertifiedKey::new(chain, key), info))))
     }
 
-    /// Reads every pair of a folder: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or a file that holds both; and
-    /// `fullchain.pem` with `privkey.pem`, as certbot names them. `files` are those of the folder with their contents.
+    /// Reads all certificates of a directory: `NAME.crt`, `NAME.pem` or `NAME.cer` with `NAME.key`, or one
+    /// file with both; and `fullchain.pem` with `privkey.pem`, as named by certbot. `files` is its content.
     ///
     /// # Errors
-    /// The first file that cannot be read or is not valid, by name; or that there is no pair.
+    /// Describes the first invalid file; fails also if there is no certificate with a key.
     pub fn from_folder(
         folder: &Path,
         files: &BTreeMap<std::path::PathBuf, Vec<u8>>,
@@ -303,7 +305,7 @@ impl ServerCertificate {
             if (is_damaged && !(key.is_some() && begins_certificate(chain)))
                 || (key.is_none() && private_key(chain).is_err())
             {
-                // A chain or a root that stands beside: without a key it is not for us.
+                // A chain or root without a key is not a server certificate.
                 continue;
             }
             let certificate = ServerCertificate::from_pem(chain, key.unwrap_or(chain));
@@ -323,34 +325,34 @@ impl ServerCertificate {
         }
     }
 
-    /// What it says of itself.
+    /// Returns the attributes of the certificate.
     #[must_use]
     pub fn info(&self) -> &CertificateInfo {
         &self.0.info
     }
 
-    /// What its chain lacks, so that clients refuse it; in words that follow "the certificate".
+    /// Returns a description if an intermediate certificate is missing, phrased to follow "the certificate".
     #[must_use]
     pub fn chain_fault(&self) -> Option<String> {
         chain_fault(&self.0.key.cert)
     }
 
-    /// The chain in DER, the server's own certificate first.
+    /// Returns the chain in DER, the server's own certificate first.
     pub fn chain_der(&self) -> impl Iterator<Item = &[u8]> {
         self.0.key.cert.iter().map(|certificate| &**certificate)
     }
 
-    /// Whether its key can sign for a client that verifies these signatures.
+    /// Whether the key supports one of these signature schemes.
     pub(super) fn signs(&self, schemes: &[SignatureScheme]) -> bool {
         self.0.key.key.choose_scheme(schemes).is_some()
     }
 
-    /// Whether the two certificates have keys of one kind, of which a client can be shown only one.
+    /// Whether both keys use the same algorithm, so that a client can get only one of the certificates.
     pub(super) fn is_kind_of(&self, other: &ServerCertificate) -> bool {
         self.0.key.key.algorithm() == other.0.key.key.algorithm()
     }
 
-    /// Presents it with this OCSP response (DER) from now on, or with none. Nothing happens to a certificate that names no responder.
+    /// Sets or removes the OCSP response (DER) of the certificate, if that names a responder.
     pub fn staple(&self, response: Option<Vec<u8>>) {
         let Some(stapled) = &self.0.stapled else { return };
         let key = response.map(|response| {
@@ -368,12 +370,12 @@ impl ServerCertificate {
     }
 }
 
-/// What is wrong with a certificate or its key.
+/// Error in a certificate or its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFault {
-    /// What is wrong, and the remedy, in words.
+    /// Description of the error and the remedy.
     pub reason: String,
-    /// Whether it is the key, not the certificate.
+    /// Whether the key is invalid, and not the certificate.
     pub is_key: bool,
 }
 
@@ -386,7 +388,7 @@ impl CertificateFault {
         CertificateFault { reason: reason.into(), is_key: true }
     }
 
-    /// The fault with the file in which it is, and with the other one where they do not agree.
+    /// Formats the error with the names of the files.
     #[must_use]
     pub fn in_files(&self, chain: &Path, key: &Path) -> String {
         let reason = self.reason.replace(CHAIN_FILE, &chain.display().to_string());
@@ -400,10 +402,10 @@ impl From<CertificateFault> for String {
     }
 }
 
-/// Stands for the certificate's file in a reason.
+/// Placeholder for the certificate's file in a reason.
 const CHAIN_FILE: &str = "{certificate}";
 
-/// A key that is not that of the first certificate.
+/// Describes a key that does not belong to the first certificate.
 fn of_another(certified: &CertifiedKey) -> CertificateFault {
     let is_of = |certificate: &CertificateDer<'static>| {
         CertifiedKey::new(vec![certificate.clone()], certified.key.clone()).keys_match().is_ok()
@@ -421,7 +423,7 @@ fn of_another(certified: &CertifiedKey) -> CertificateFault {
     }
 }
 
-/// Why a certificate that was read is of no use.
+/// Describes a certificate that was parsed but cannot be used.
 fn unusable(error: &rustls::Error) -> String {
     let text = format!("{error:?}");
     match text.contains("UnsupportedCertVersion") {

@@ -1,4 +1,4 @@
-//! A handshake with a client, from its first byte to the first byte of HTTP: driven by whoever waits for the socket.
+//! Server-side TLS handshakes, up to the first byte of HTTP, driven by the task that waits for the socket.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
@@ -17,25 +17,26 @@ use super::acceptor::{NotAdmitted, TlsAcceptor};
 use super::certificate::CertificateInfo;
 use crate::stream::Stream;
 
-/// What is known of a connection that a client has made through TLS.
+/// Properties of a client's TLS connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSession {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
-    /// The cipher suite by its name in OpenSSL, as nginx and Apache write it; for TLS 1.3 that is IANA's.
+    /// The cipher suite by its OpenSSL name, as in nginx and Apache; for TLS 1.3 that is IANA's name.
     pub cipher: &'static str,
-    /// The host that the client asked for (SNI), in lower case.
+    /// The server name that the client sent (SNI), in lower case.
     pub server_name: Option<Box<str>>,
-    /// Whether it continues with the keys of an earlier connection.
+    /// Whether the session was resumed.
     pub resumed: bool,
-    /// Which policy on client certificates has admitted it ([`super::ClientCertificates::policy`]); 0 for none.
+    /// Hash of the policy on client certificates that has admitted the client
+    /// ([`super::ClientCertificates::policy`]); 0 for none.
     pub policy: u64,
-    /// The certificate that the client has shown, once it is verified.
+    /// The verified client certificate, if there is one.
     pub client: Option<ClientIdentity>,
 }
 
 impl TlsSession {
-    /// Whether the certificate that the client has shown has ended since.
+    /// Whether the client's certificate has expired since it was verified.
     #[must_use]
     pub fn has_expired(&self, now_unix_s: u64) -> bool {
         let end = self.client.as_ref().map(|client| u64::try_from(client.info.not_after_unix_s));
@@ -43,10 +44,10 @@ impl TlsSession {
     }
 }
 
-/// A client's certificate.
+/// A client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientIdentity {
-    /// What it says of itself.
+    /// Attributes of the certificate.
     pub info: CertificateInfo,
     /// The certificate in DER.
     pub der: Box<[u8]>,
@@ -89,31 +90,31 @@ impl TlsValues for TlsSession {
             TlsVariable::ClientSerial => of_client(|info| &info.serial),
             TlsVariable::ClientFingerprint => of_client(|info| &info.sha256),
         };
-        // Whoever signs certificates may write any character into a name; a field's value is one line.
+        // A certificate authority may include any character in a name, but a field value is one line.
         out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
     }
 }
 
-/// A handshake that has begun.
+/// A handshake in progress.
 pub(crate) struct TlsHandshake {
     acceptor: TlsAcceptor,
     state: State,
-    /// The first byte of all, which shows what does not speak TLS.
+    /// The first byte received, which identifies clients that do not speak TLS.
     first: Option<u8>,
-    /// Bytes received of the client's first message.
+    /// Received bytes of the ClientHello.
     hello_bytes: usize,
-    /// Bytes received of what the client sent after it: its certificates.
+    /// Bytes received after the ClientHello: mostly client certificates.
     later_bytes: usize,
 }
 
-/// What the client's first message may have: those of browsers have 2 KiB at most.
+/// Maximum size of a ClientHello; browsers send at most 2 KiB.
 const HELLO_BYTES_MAX: usize = 16 * 1024;
-/// What a handshake holds without the client's certificates: the client's first message, ours, and the keys' exchange.
+/// Memory of a handshake without the client's certificates: both sides' first messages and the key exchange.
 const HANDSHAKE_BYTES: usize = 16 * 1024;
 const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
 enum State {
-    /// The client's first message is awaited.
+    /// The ClientHello is incomplete.
     Hello(Box<Acceptor>),
     Running {
         tls: Box<ServerConnection>,
@@ -123,28 +124,28 @@ enum State {
     Over,
 }
 
-/// How far a handshake is.
+/// Progress of a handshake.
 pub(crate) enum HandshakeStep {
-    /// It waits until the socket can be read.
+    /// Waits until the socket is readable.
     Reads,
-    /// It waits until the socket can be written.
+    /// Waits until the socket is writable.
     Writes,
-    /// It is complete: HTTP begins.
+    /// Complete: HTTP begins.
     Done(Box<ServerConnection>, Rc<TlsSession>),
-    /// A certificate authority has seen what it came for.
+    /// A certificate authority has validated the name; the connection ends.
     Challenged,
 }
 
-/// Why a handshake failed.
+/// A failed handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandshakeFailure {
     /// The reason, in words.
     pub reason: &'static str,
-    /// The host that the client asked for, where it did and it matters.
+    /// The server name that the client sent, if it is known and relevant.
     pub name: Option<Box<str>>,
     /// Whether the client seems to speak HTTP without TLS.
     pub is_http: bool,
-    /// Whether the client went away, which needs no remark where it had said nothing.
+    /// Whether the client disconnected; the service is not told of these failures.
     pub is_gone: bool,
 }
 
@@ -164,10 +165,10 @@ impl fmt::Display for HandshakeFailure {
 }
 
 impl TlsHandshake {
-    /// A handshake of which these bytes are read already.
+    /// Begins a handshake of which the bytes `begun` were already read.
     ///
     /// # Errors
-    /// Where they are more than a first message can have.
+    /// Fails if these exceed the maximum size of a ClientHello.
     pub(crate) fn new(acceptor: &TlsAcceptor, begun: &[u8]) -> Result<TlsHandshake, HandshakeFailure> {
         let mut hello = Box::<Acceptor>::default();
         let mut rest = begun;
@@ -187,7 +188,7 @@ impl TlsHandshake {
         })
     }
 
-    /// What it holds of memory, in bytes: both sides' first messages, the exchange of keys, and the certificates that the client shows.
+    /// Returns the memory held, in bytes, with the client's certificates.
     pub(crate) fn weight_bytes(&self) -> usize {
         HANDSHAKE_BYTES + self.later_bytes
     }
@@ -197,11 +198,11 @@ impl TlsHandshake {
         self.first.is_some()
     }
 
-    /// Continues as far as the socket allows. `client` is the client's address, as far as it is known; `listener_key` that of
-    /// the listener that has accepted the connection.
+    /// Continues the handshake as far as the socket permits. `client` is the client's address, if it has one;
+    /// `listener_key` is the key of the listener that accepted the connection.
     ///
     /// # Errors
-    /// Why it failed; the client has been sent an alert, if it was there to receive one.
+    /// Returns the reason of the failure. An alert was sent, unless the client is gone.
     pub(crate) fn advance(
         &mut self,
         stream: &Stream,
@@ -215,7 +216,7 @@ impl TlsHandshake {
                         self.state = self.begin(accepted, stream, (client, listener_key))?
                     }
                     Ok(None) => {
-                        // Nothing is held for a message that is longer than it may be.
+                        // Reject an oversized message before buffering more of it.
                         if self.hello_bytes > HELLO_BYTES_MAX {
                             return Err(HandshakeFailure::of(HELLO_TOO_LONG));
                         }
@@ -232,12 +233,12 @@ impl TlsHandshake {
                     if !tls.is_handshaking() {
                         if is_challenge {
                             tls.send_close_notify();
-                            // The authority has what it wants, and may be gone.
+                            // The authority has received what it needs and may be gone.
                             let _ = sent(&mut tls, stream);
                             return Ok(HandshakeStep::Challenged);
                         }
                         let session = session(&tls, policy)?;
-                        // What is left to be sent (tickets) goes out with the first response, or when HTTP waits.
+                        // Remaining output (tickets) is sent with the first response, or when HTTP waits.
                         return Ok(HandshakeStep::Done(tls, Rc::new(session)));
                     }
                     if !sent(&mut tls, stream)? {
@@ -248,7 +249,7 @@ impl TlsHandshake {
                     self.later_bytes += read.as_ref().copied().unwrap_or_default();
                     let came = received(read)?;
                     if came && let Err(error) = tls.process_new_packets() {
-                        // The alert for the client.
+                        // Sends the alert to the client.
                         let _ = sent(&mut tls, stream);
                         return Err(failure(&error, tls.server_name()));
                     }
@@ -262,7 +263,7 @@ impl TlsHandshake {
         }
     }
 
-    /// The client's first message is here: finds the site, and answers.
+    /// Selects the site for the complete ClientHello, and responds.
     fn begin(
         &self,
         accepted: Accepted,
@@ -283,7 +284,7 @@ impl TlsHandshake {
                     (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
                 }
                 NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
-                // As for an unknown name (RFC 6066 section 3): there is nothing wrong with the server, or the client.
+                // The alert for an unknown name (RFC 6066 section 3): neither side is at fault.
                 NotAdmitted::NoCertificate => {
                     (UNRECOGNIZED_NAME, "there is no certificate for this name yet: see `komainu cert list`")
                 }
@@ -301,7 +302,7 @@ impl TlsHandshake {
             failure(&error, name.as_deref())
         })?;
         let mut tls = Box::new(tls);
-        // More may have come with the first message, of which the socket will not report anything.
+        // Further messages may have arrived with the ClientHello, which the socket will not report again.
         if let Err(error) = tls.process_new_packets() {
             let _ = sent(&mut tls, stream);
             return Err(failure(&error, name.as_deref()));
@@ -330,11 +331,11 @@ const HANDSHAKE_FAILURE: u8 = 40;
 const UNRECOGNIZED_NAME: u8 = 112;
 
 fn write_alert(mut alert: AcceptedAlert, stream: &Stream) {
-    // Some bytes into an empty socket; the client may be gone.
+    // A few bytes, for which an empty socket has room; the client may be gone.
     let _ = alert.write(&mut TlsSocket(stream));
 }
 
-/// Whether something was read; false where nothing is there.
+/// Returns whether bytes were read; false if none are available.
 fn received(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
     match read {
         Ok(0) => Err(HandshakeFailure { is_gone: true, ..HandshakeFailure::of("the client disconnected") }),
@@ -347,7 +348,7 @@ fn received(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
     }
 }
 
-/// Whether all is sent.
+/// Sends pending output; returns true if nothing is left.
 fn sent(tls: &mut ServerConnection, stream: &Stream) -> Result<bool, HandshakeFailure> {
     while tls.wants_write() {
         match tls.write_tls(&mut TlsSocket(stream)) {
@@ -382,24 +383,23 @@ fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeF
     })
 }
 
-/// What the two sides of a connection have agreed on.
+/// The negotiated parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsAgreement {
     /// `TLSv1.3` or `TLSv1.2`.
     pub version: &'static str,
-    /// The cipher suite, as [`TlsSession::cipher`] names it.
+    /// The cipher suite, named like [`TlsSession::cipher`].
     pub cipher: &'static str,
-    /// The group of the key exchange by IANA's name, `X25519` for example; empty where keys of an earlier connection were used without
-    /// an exchange.
+    /// Key exchange group by IANA's name, for example `X25519`; empty if a resumption had no key exchange.
     pub group: &'static str,
-    /// Whether it continues with the keys of an earlier connection.
+    /// Whether the session was resumed.
     pub resumed: bool,
-    /// Whether the server asked for another key share first (HelloRetryRequest, RFC 8446 section 4.1.4).
+    /// Whether the server requested another key share (HelloRetryRequest, RFC 8446 section 4.1.4).
     pub retried: bool,
 }
 
 impl TlsAgreement {
-    /// Of a connection whose handshake is complete.
+    /// Returns the parameters of a connection whose handshake is complete.
     pub(super) fn of(tls: &CommonState) -> TlsAgreement {
         let kind = tls.handshake_kind();
         TlsAgreement {
@@ -452,7 +452,7 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
         Error::InvalidCertRevocationList(_) => {
             "a revocation list for client certificates is not valid, or not signed by their issuer"
         }
-        // The resolver has none for the cipher suites and signatures of a client of TLS 1.2.
+        // The resolver found no certificate for the cipher suites and signatures of a TLS 1.2 client.
         Error::General(_) => "no certificate fits the client's cipher suites and signatures",
         Error::NoApplicationProtocol => "no shared application protocol (ALPN)",
         Error::AlertReceived(_) => "the client refused the server's certificate or answer",
@@ -463,7 +463,7 @@ fn failure(error: &Error, name: Option<&str>) -> HandshakeFailure {
     HandshakeFailure { name: name.map(Into::into), ..HandshakeFailure::of(reason) }
 }
 
-/// Why a client's certificate is refused.
+/// Describes why a client's certificate was refused.
 fn client_certificate(error: &CertificateError) -> &'static str {
     use CertificateError as Refusal;
     match error {
@@ -484,7 +484,7 @@ fn client_certificate(error: &CertificateError) -> &'static str {
             "the client's certificate has a critical extension that this server does not know"
         }
         other => {
-            // Of a library that is not ours to name: its words are all that there is.
+            // The variant belongs to an internal crate of rustls and is only available as text.
             let said = format!("{other:?}");
             let known = REFUSALS.iter().find(|(word, _)| said.contains(word));
             known.map_or("the client's certificate is not valid", |(_, reason)| *reason)
@@ -492,7 +492,7 @@ fn client_certificate(error: &CertificateError) -> &'static str {
     }
 }
 
-/// Words of the library that verifies certificates, and what they mean here.
+/// Error names of the certificate verifier and their descriptions.
 const REFUSALS: [(&str, &str); 7] = [
     (
         "UnsupportedCertVersion",
@@ -509,7 +509,7 @@ const REFUSALS: [(&str, &str); 7] = [
     ("Maximum", "the client's certificate comes with too many others"),
 ];
 
-/// A socket whose first byte is remembered.
+/// A reader that counts the bytes and remembers the first one.
 struct FirstBytes<'s> {
     stream: &'s Stream,
     first: &'s mut Option<u8>,

@@ -1,4 +1,4 @@
-//! Clients of TLS that say what they like, for tests and for the fuzz target: a law that panics where it is broken.
+//! TLS clients that send arbitrary data, for tests and fuzzing. Panics if a property is violated.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -34,21 +34,22 @@ mLF2CGIYG2GZHjzeKhRU11+2nxGhRANCAAT7FVG4yppwsaM8xApmyTDzMDzVwn9z\n\
 MxSWL4DuqqDKOmI0qUNpbJPXu+S4SV6iKj3nHpdl6GjWgHLttTSNx2eu\n\
 -----END PRIVATE KEY-----\n";
 
-/// What a server may send to a client that has not shown that it has the keys.
+/// Maximum number of bytes that a server may send to a client that has not completed the key exchange.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
-/// More key updates in a row than so many may end a connection.
+/// Number of consecutive key updates above which the connection may be ended.
 const KEY_UPDATES_MAX: usize = 16;
-/// A wait for bytes that are in the socket already.
+/// Time limit for receiving bytes that are already in the socket.
 const WAIT_MS: u64 = 10_000;
 
-/// Plays a client whose bytes or steps are these. The first byte says which: an even one, that the others are all that the client sends; an
-/// odd one, that they are the steps of a client after an honest handshake.
+/// Plays a client driven by `data`. If the first byte is even, the others are all that the client sends; if
+/// it is odd, they are the steps of a client after a regular handshake.
 ///
-/// Two laws hold. Bytes that were chosen in advance end no handshake, and come to the same whole or in pieces. After a handshake the server
-/// reads a beginning of what the client's keys have sealed, and all of it as long as nobody has changed or inserted a byte.
+/// Verifies two properties. Predetermined bytes complete no handshake, with the same result whether they
+/// arrive whole or in pieces. After a handshake, the server reads a prefix of what the client has encrypted,
+/// and all of it unless a byte was changed or inserted.
 ///
 /// # Panics
-/// Where a law is broken.
+/// Panics if a property is violated.
 pub fn fuzz_tls(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let core = Core::for_client(1).expect("descriptors for an engine");
@@ -69,7 +70,7 @@ fn acceptor() -> TlsAcceptor {
             ServerCertificate::from_pem(CERTIFICATE.as_bytes(), KEY.as_bytes()).expect("it is valid");
         let site = TlsSite { certificates: vec![certificate], ..TlsSite::default() };
         let acceptor = TlsAcceptor::new(CertificateStore::new());
-        // Names that begin with another letter are unknown; a client that names none has its address looked up.
+        // Other names are unknown. For a client without a name, the address is looked up.
         let find = |name: &str, _| name.starts_with(['a', '1', '\0']).then_some(0);
         acceptor.replace(&TlsOptions::default(), find, vec![Some(site)]).expect("a site");
         acceptor
@@ -77,14 +78,14 @@ fn acceptor() -> TlsAcceptor {
     ACCEPTOR.get_or_init(make).clone()
 }
 
-/// Both ends of a connection; the far one never blocks.
+/// Returns both ends of a connection; the remote one is non-blocking.
 fn pair(core: &Core) -> (Stream, UnixStream) {
     let (near, far) = UnixStream::pair().expect("descriptors for sockets");
     far.set_nonblocking(true).expect("a socket");
     (Stream::adopt(core, near.into()).expect("room for a registration"), far)
 }
 
-/// What has come.
+/// Reads the available bytes.
 fn received(mut far: &UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match far.read_to_end(&mut bytes) {
@@ -100,7 +101,7 @@ async fn bytes_of_no_client(core: &Core, bytes: &[u8]) {
     assert_eq!(whole, in_pieces, "whole, and in pieces");
 }
 
-/// How a handshake fails that gets these bytes, so many at once; `None` where more are awaited.
+/// Returns the failure of a handshake that receives the bytes in pieces; `None` if it waits for more.
 async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFailure> {
     let (stream, mut far) = pair(core);
     let mut handshake = TlsHandshake::new(&acceptor(), b"").expect("nothing was said");
@@ -121,7 +122,7 @@ async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFai
     None
 }
 
-/// A connection whose handshake is complete.
+/// Returns a connection whose handshake is complete.
 async fn connected(core: &Core) -> (TlsStream, ClientConnection, UnixStream) {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     let config = CONFIG.get_or_init(|| {
@@ -167,7 +168,7 @@ async fn steps_of_a_client(core: &Core, steps: &[u8]) {
         let (what, by) = (step[0], usize::from(step[1]));
         let mut out = Vec::new();
         match what % 8 {
-            // A record of the lower byte's own, without the client's keys.
+            // A record that is not encrypted with the client's keys, from the second byte of the step.
             0 => {
                 is_honest = false;
                 out.extend([20 + what / 8 % 5, 3, 3, 0, step[1]]);
@@ -217,7 +218,7 @@ async fn stream_readable(core: &Core, server: &TlsStream) {
     server.stream().readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
 }
 
-/// Reads what there is; whether the connection has failed.
+/// Reads the available bytes; returns whether the connection has failed.
 fn read_all(server: &mut TlsStream, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 1500];
     loop {
@@ -238,7 +239,8 @@ mod tests {
         corpus::replay(&corpus::seeds("tls"), 2_000, super::fuzz_tls);
     }
 
-    /// The kernel says that it could be written, at once and each time, and a write fails: whoever waits to read must not be woken by that.
+    /// After the peer is gone, the kernel keeps reporting that the socket is writable, although writes fail.
+    /// A wait for input must not be woken by that.
     #[test]
     fn who_waits_for_the_end_of_a_peer_that_is_gone_is_not_woken_without_end() {
         let core = Core::for_client(1).unwrap();
@@ -247,7 +249,7 @@ mod tests {
             let (mut server, _client, far) = connected(&inner).await;
             assert!(matches!(server.try_read(&mut [0; 64]), Ok(None)));
             drop(far);
-            // The core has not heard of the end yet.
+            // The core has not been notified of the end yet.
             assert!(server.try_write(b"too late", b"", false).is_err());
             for _ in 0..1_000 {
                 if !matches!(server.try_read(&mut [0; 64]), Ok(None)) {

@@ -1,17 +1,17 @@
-//! PEM text (RFC 7468): the certificates and the private key in it, and what else files hold in place of them.
+//! PEM text (RFC 7468): extracts certificates and private keys, and identifies other contents.
 
 use std::borrow::Cow;
 
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The byte-order mark of UTF-8.
+/// The UTF-8 byte-order mark.
 const MARK: &[u8] = b"\xef\xbb\xbf";
-/// What both files hold where each is named as the other.
+/// Message for a certificate file and a key file that are swapped.
 const SWAPPED: &str = "there is a private key in it and no certificate, and the certificate is in the file of the key: \
                        exchange the two";
 
-/// A text without the byte-order marks that editors of Windows write. Where files are appended to each other, they stand inside too.
+/// Removes UTF-8 byte-order marks, which Windows editors write; concatenated files have several.
 #[must_use]
 pub fn without_marks(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(mut at) = find(text, MARK) else { return Cow::Borrowed(text) };
@@ -36,12 +36,12 @@ pub(super) fn has(text: &[u8], label: &[u8]) -> bool {
     find(text, label).is_some()
 }
 
-/// Whether a text begins a certificate.
+/// Whether a text contains the beginning of a certificate.
 pub(super) fn begins_certificate(text: &[u8]) -> bool {
     has(text, b"-----BEGIN CERTIFICATE-----")
 }
 
-/// The certificates of a PEM text; at least one.
+/// Returns the certificates of a PEM text; at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = without_marks(pem);
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -62,7 +62,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     }
 }
 
-/// The private key of a PEM text.
+/// Returns the private key of a PEM text.
 pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     if has(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has(pem, b"Proc-Type: 4,ENCRYPTED") {
         return Err(
@@ -86,13 +86,13 @@ pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> 
     }
 }
 
-/// What to say where the files of a certificate and of its key are each named as the other.
+/// Returns a message if the files of the certificate and the key are swapped.
 pub(super) fn swapped(chain: &[u8], key: &[u8]) -> Option<&'static str> {
     (certificates(chain).is_err() && private_key(chain).is_ok() && certificates(key).is_ok())
         .then_some(SWAPPED)
 }
 
-/// What is wrong with the form of a PEM text.
+/// Describes a syntax error of a PEM text.
 pub(super) fn damage(error: &Error) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match error {
@@ -109,12 +109,12 @@ pub(super) fn damage(error: &Error) -> String {
     }
 }
 
-/// Whether these are one value in DER from its first byte to its last.
+/// Whether the bytes are exactly one DER value.
 fn is_whole(der: &[u8]) -> bool {
     let (Some(0x30), Some(&first)) = (der.first(), der.get(1)) else { return false };
     let (len, start) = match first {
         0..=0x7f => (usize::from(first), 2),
-        // Four bytes of length are 4 GiB.
+        // Four length bytes suffice for 4 GiB.
         0x81..=0x84 => {
             let start = 2 + usize::from(first & 0x7f);
             let Some(digits) = der.get(2..start) else { return false };
@@ -125,7 +125,7 @@ fn is_whole(der: &[u8]) -> bool {
     start.checked_add(len) == Some(der.len())
 }
 
-/// What a file without a certificate or key holds instead, with the remedy.
+/// Describes a file without a certificate or key, with the remedy.
 fn other_contents(bytes: &[u8]) -> Option<&'static str> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Some("it is empty");
@@ -150,8 +150,8 @@ fn other_contents(bytes: &[u8]) -> Option<&'static str> {
     if has(bytes, b"BEGIN OPENSSH PRIVATE KEY") {
         return Some("this is a key for SSH, not for TLS");
     }
-    // DER begins with a SEQUENCE and its length; then a PFX has the INTEGER 3 (RFC 7292), a certificate a SEQUENCE,
-    // a key the INTEGER 0 or 1 (RFC 5208, RFC 5915, RFC 8017).
+    // DER begins with a SEQUENCE and its length. The next element is the INTEGER 3 in a PFX (RFC 7292), a
+    // SEQUENCE in a certificate, and the INTEGER 0 or 1 in a key (RFC 5208, RFC 5915, RFC 8017).
     let (0x30, length) = (*bytes.first()?, *bytes.get(1)?) else { return None };
     let skipped = if length & 0x80 == 0 { 2 } else { 2 + usize::from(length & 0x7f) };
     match bytes.get(skipped..)?.get(..3)? {

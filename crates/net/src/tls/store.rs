@@ -1,4 +1,4 @@
-//! Certificates that are obtained while the server runs, by name.
+//! Certificates by name that are obtained while the server runs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::certificate::ServerCertificate;
 
-/// Certificates that another thread obtains while the server runs (ACME), and those that prove to a certificate authority that
-/// the server has a name (TLS-ALPN-01). Clones are the same store.
+/// Certificates that another thread obtains while the server runs (ACME), and those that prove control of a
+/// name to a certificate authority (TLS-ALPN-01). Clones share the same store.
 #[derive(Clone, Default)]
 pub struct CertificateStore(Arc<Shared>);
 
@@ -18,25 +18,25 @@ struct Shared {
     missing: RwLock<Option<MissingReport>>,
 }
 
-/// Called with a name for which a client wanted a certificate and there was none, and the client's address.
+/// Called with a name for which no certificate was available and the address of the client that requested it.
 type MissingReport = Arc<dyn Fn(&str, Option<IpAddr>) + Send + Sync>;
 
 #[derive(Default)]
 struct Names {
-    /// By exact name in lower case, or by `*.` and the domain above.
+    /// Certificates by exact name in lower case, or by `*.` and the parent domain.
     issued: HashMap<String, Vec<ServerCertificate>>,
     challenges: HashMap<String, ServerCertificate>,
 }
 
 impl CertificateStore {
-    /// An empty one.
+    /// Creates an empty store.
     #[must_use]
     pub fn new() -> CertificateStore {
         CertificateStore::default()
     }
 
-    /// Presents a certificate for these names from now on: exact ones, `*.example.com`, IP addresses. It replaces the one before whose
-    /// key is of the same kind; a name may have an ECDSA and an RSA certificate.
+    /// Adds a certificate for these names: exact ones, `*.example.com`, IP addresses. Replaces one with the
+    /// same kind of key; a name may have both an ECDSA and an RSA certificate.
     pub fn install(&self, names: &[impl AsRef<str>], certificate: &ServerCertificate) {
         self.change(|all| {
             for name in names {
@@ -47,7 +47,7 @@ impl CertificateStore {
         });
     }
 
-    /// Forgets the certificates of these names.
+    /// Removes the certificates of these names.
     pub fn remove(&self, names: &[impl AsRef<str>]) {
         self.change(|all| {
             for name in names {
@@ -56,7 +56,7 @@ impl CertificateStore {
         });
     }
 
-    /// Answers TLS-ALPN-01 (RFC 8737) for a name with this certificate, or no longer.
+    /// Sets or removes the certificate for TLS-ALPN-01 (RFC 8737) of a name.
     pub fn challenge(&self, name: &str, certificate: Option<ServerCertificate>) {
         let name = name.to_ascii_lowercase();
         self.change(|all| match certificate {
@@ -65,7 +65,7 @@ impl CertificateStore {
         });
     }
 
-    /// The certificates of a name, those of the exact name first.
+    /// Returns the certificates of a name, those for the exact name first.
     #[must_use]
     pub fn certificates(&self, name: &str) -> Vec<ServerCertificate> {
         let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
@@ -74,15 +74,15 @@ impl CertificateStore {
         keys.into_iter().flatten().filter_map(|key| names.issued.get(key)).flatten().cloned().collect()
     }
 
-    /// Every name with its certificates.
+    /// Returns all names with their certificates.
     #[must_use]
     pub fn all(&self) -> Vec<(String, Vec<ServerCertificate>)> {
         let names = self.0.names.read().unwrap_or_else(PoisonError::into_inner);
         names.issued.iter().map(|(name, issued)| (name.clone(), issued.clone())).collect()
     }
 
-    /// Calls `report` with each name for which a client wanted a certificate and there was none, and the client's address. It must return at once: a serving
-    /// thread calls it.
+    /// Sets a callback for names for which no certificate was available, with the address of the client. It
+    /// is called by a serving thread and must not block.
     pub fn report_missing(&self, report: impl Fn(&str, Option<IpAddr>) + Send + Sync + 'static) {
         *self.0.missing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
     }

@@ -1,4 +1,4 @@
-//! A server's side of TLS against clients in memory.
+//! The server side of TLS with clients in memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use super::*;
 
 fn issue(names: &[&str], algorithm: &'static rcgen::SignatureAlgorithm) -> ServerCertificate {
     let key = match algorithm == &PKCS_RSA_SHA256 {
-        // Making one takes a second.
+        // Generating a key takes a second.
         true => KeyPair::from_pem(RSA_KEY).unwrap(),
         false => KeyPair::generate_for(algorithm).unwrap(),
     };
@@ -26,7 +26,7 @@ fn ecdsa(names: &[&str]) -> ServerCertificate {
     issue(names, &PKCS_ECDSA_P256_SHA256)
 }
 
-/// Sites by name; the first is found by `""`.
+/// Creates an acceptor for sites by name; the name `""` is that of the first.
 fn acceptor(sites: Vec<(&'static str, TlsSite)>, store: &CertificateStore) -> TlsAcceptor {
     let (names, sites): (Vec<&str>, Vec<_>) =
         sites.into_iter().map(|(name, site)| (name, Some(site))).unzip();
@@ -52,7 +52,7 @@ fn site(certificates: &[ServerCertificate]) -> TlsSite {
     TlsSite { certificates: certificates.to_vec(), ..TlsSite::default() }
 }
 
-/// What a client wants.
+/// Configuration of a client.
 struct Client {
     config: ClientConfig,
 }
@@ -76,7 +76,7 @@ impl Client {
         Client { config }
     }
 
-    /// One that verifies only these signatures.
+    /// A client that supports only these signature schemes.
     fn verifying(schemes: &'static [SignatureScheme]) -> Client {
         Client::with(|crypto| {
             let algorithms = &mut crypto.signature_verification_algorithms;
@@ -127,7 +127,7 @@ impl Client {
         Ok((client, server))
     }
 
-    /// The names of the certificate that it is shown.
+    /// Returns the names of the certificate that the client gets.
     fn shown(&self, acceptor: &TlsAcceptor, name: &str) -> Result<Vec<String>, NotAdmitted> {
         let (client, _) = self.connect(acceptor, name)?;
         Ok(CertificateInfo::of_der(&client.peer_certificates().unwrap()[0]).unwrap().names)
@@ -218,7 +218,7 @@ fn what_is_negotiated() {
             connection.negotiated_key_exchange_group().unwrap().name(),
         )
     };
-    // A client of OpenSSL's order: AES-256 first.
+    // A client with OpenSSL's order: AES-256 first.
     let (cipher, group) = suite(&Client::new());
     assert_eq!((cipher, group), (CipherSuite::TLS13_AES_128_GCM_SHA256, NamedGroup::X25519MLKEM768));
     let mobile = Client::with(|crypto| {
@@ -345,11 +345,11 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
     assert_eq!(load("marked.crt", "marked.key").unwrap().chain_der().count(), 2);
     let info = load("ec.crt", "ec.key").unwrap().info().clone();
     assert_eq!((info.names, info.subject.as_str()), (vec!["a.test".to_owned()], "CN=a.test"));
-    // A name in which one part poses as another, as OpenSSL and nginx write it.
+    // A name in which a value imitates another part, in the format of OpenSSL and nginx.
     let subject = load("dn.crt", "ec.key").unwrap().info().subject.clone();
     assert!(subject.starts_with("CN=x\\,O=Admin"), "{subject}");
     assert_eq!(format!("subject={subject}\n"), String::from_utf8(read("dn.txt")).unwrap());
-    // The file to blame, and what it says of it.
+    // The file to blame, and a part of the message.
     for (chain, key, blamed, words) in [
         ("ec.crt", "rsa8.key", "rsa8.key", "does not belong to the certificate in ec.crt: `openssl x509"),
         ("reversed.pem", "ec.key", "reversed.pem", "belongs to certificate 2 in it: put the server's own"),
@@ -388,7 +388,7 @@ fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A key for tests, because making one takes a second.
+/// An RSA key for tests, because generating one takes a second.
 const RSA_KEY: &str = "-----BEGIN PRIVATE KEY-----
 MIIEvAIBADANBgkqhkiG9w0BAQEFAASCBKYwggSiAgEAAoIBAQCias3Uy0OcXGQ2
 Q6KJrt8GIW2Q2HJQM9305xRI1r9iyL9tulcZ3krxjTyAXqSrmnJUbaVP4uPhwd0s

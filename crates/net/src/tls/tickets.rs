@@ -1,4 +1,4 @@
-//! Session tickets (RFC 8446 section 4.6.1, RFC 5077): sealed under keys that change with time.
+//! Session tickets (RFC 8446 section 4.6.1, RFC 5077), encrypted with rotating keys.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,40 +9,42 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
 
-/// Each key seals tickets for so long, and opens them for as long again.
+/// Period in which a key encrypts tickets; it decrypts them for one more period.
 const PERIOD_S: u64 = 12 * 60 * 60;
-/// A secret of a file has at least so many bytes.
+/// Minimum size of a configured secret, in bytes.
 pub(super) const SECRET_BYTES_MIN: usize = 32;
-/// Bytes of a secret at most: a larger file is something else.
+/// Maximum size of a configured secret, in bytes; larger files are not secrets.
 const SECRET_BYTES_MAX: usize = 1024;
 const NAME_BYTES: usize = 16;
-/// A longer session gets no ticket: the certificates of its client are in it, and the client's first message would be longer than it may be.
+/// Maximum size of a session in a ticket. It contains the client's certificates, and a longer ticket would
+/// not fit into the ClientHello.
 const PLAIN_BYTES_MAX: usize = 8 * 1024;
 
-/// What the keys of session tickets are derived from. Clones are the same keys. All cores share them; servers that are given the same
-/// secrets resume each other's sessions, and so does a server after its restart.
+/// Source of the session ticket keys. Clones share the same keys, and so do all cores. Servers with the same
+/// configured secrets resume each other's sessions, also after a restart.
 #[derive(Clone)]
 pub struct TicketKeys(Arc<Source>);
 
 enum Source {
-    /// Of this process alone: a secret for each period, forgotten afterwards, so that what was sealed with it stays sealed.
+    /// A random secret for each period, known only to this process and deleted afterwards, so that old
+    /// tickets can no longer be decrypted.
     Own(RwLock<Vec<(u64, Vec<u8>)>>),
-    /// Secrets from files. The first seals.
+    /// Secrets from files. The first one encrypts.
     Given(Vec<Vec<u8>>),
 }
 
 impl TicketKeys {
-    /// Keys of this process alone, which end with it.
+    /// Creates keys of this process, which are lost when it ends.
     #[must_use]
     pub fn own() -> TicketKeys {
         TicketKeys(Arc::new(Source::Own(RwLock::default())))
     }
 
-    /// Keys derived from secrets that other servers may have as well. The first seals tickets; all open them.
+    /// Creates keys from secrets that servers may share. The first one encrypts tickets; all decrypt them.
     ///
     /// # Errors
-    /// Where a secret is shorter than 32 bytes, or is no secret: longer than 1 KiB, or a text with spaces, such as a certificate or a
-    /// configuration, which others may know. Where there is none.
+    /// Fails if there is no secret, or if one is shorter than 32 bytes or does not look like a secret: longer
+    /// than 1 KiB, or a text with spaces or colons, such as a certificate or a configuration file.
     pub fn given(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
         if secrets.is_empty() {
             return Err("no secret for session tickets".into());
@@ -68,7 +70,7 @@ impl TicketKeys {
         Ok(TicketKeys(Arc::new(Source::Given(secrets))))
     }
 
-    /// The secret that seals in a period.
+    /// Returns the secret that encrypts in a period.
     fn sealing(&self, period: u64) -> Option<Vec<u8>> {
         match &*self.0 {
             Source::Given(secrets) => secrets.first().cloned(),
@@ -92,8 +94,8 @@ impl TicketKeys {
         }
     }
 
-    /// The secrets that open what was sealed in this period or the one before, with their periods. A server whose clock is ahead may
-    /// have sealed in the next one.
+    /// Returns the secrets that decrypt tickets of this period or the one before, with their periods.
+    /// Includes the next period, for servers whose clocks are ahead.
     fn opening(&self, period: u64) -> Vec<(u64, Vec<u8>)> {
         match &*self.0 {
             Source::Given(secrets) => {
@@ -115,7 +117,8 @@ impl fmt::Debug for TicketKeys {
     }
 }
 
-/// Seals the tickets of one policy: sessions that one policy on client certificates has admitted are not resumed under another.
+/// Encrypts the tickets of one policy, so that sessions admitted under one policy on client certificates are
+/// not resumed under another.
 pub(super) struct Ticketer {
     keys: TicketKeys,
     policy: Vec<u8>,
@@ -193,7 +196,7 @@ impl fmt::Debug for Ticketer {
     }
 }
 
-/// Whole seconds since 1970.
+/// Returns the seconds since 1970.
 pub(super) fn unix_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,7 +1,8 @@
-//! The end of the validity of a client's certificate, which its session tickets do not outlive.
+//! Limits session tickets to the validity of the client's certificate.
 //!
-//! A resumed session brings the certificate that was verified when it began, and nothing verifies it again. So each ticket has the end of
-//! that certificate sealed in it, and one that a resumed session brings has the same end: no chain of tickets goes beyond it.
+//! A resumed session contains the certificate that was verified when the session began, and it is not
+//! verified again. Each ticket therefore contains the time at which that certificate expires, and tickets
+//! issued in a resumed session inherit it, so no chain of tickets exceeds it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use super::tickets::unix_s;
 
 const END_BYTES: usize = size_of::<u64>();
 
-/// What makes the configuration of each connection to a site that asks for certificates.
+/// Creates the configuration of each connection to a site that requests client certificates.
 pub(super) struct ClientTrust {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
     pub(super) versions: &'static [&'static SupportedProtocolVersion],
 }
 
 impl ClientTrust {
-    /// The same configuration for one connection, whose tickets end with its client's certificate.
+    /// Returns the site's configuration for one connection, with tickets limited to its client's certificate.
     pub(super) fn of_connection(
         &self,
         site: &ServerConfig,
@@ -35,7 +36,7 @@ impl ClientTrust {
     ) -> Option<ServerConfig> {
         let end = TrustEnd::default();
         let builder = ServerConfig::builder_with_provider(site.crypto_provider().clone());
-        // They were accepted when the site was set up.
+        // Accepted before, when the site was set up.
         let builder = builder.with_protocol_versions(self.versions).ok()?;
         let verifier = TimedVerifier { verifier: self.verifier.clone(), end: end.clone() };
         let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
@@ -48,24 +49,24 @@ impl ClientTrust {
     }
 }
 
-/// When the certificates of one connection's client end, in seconds since 1970.
+/// Time at which the first certificate of a connection's client expires, in seconds since 1970.
 #[derive(Clone)]
 struct TrustEnd(Arc<AtomicU64>);
 
 impl Default for TrustEnd {
-    /// A client without certificates.
+    /// The value for clients without certificates.
     fn default() -> TrustEnd {
         TrustEnd(Arc::new(AtomicU64::new(u64::MAX)))
     }
 }
 
-/// Verifies a client's certificates, and notes when the first of them ends.
+/// Verifies client certificates and stores the earliest expiry.
 struct TimedVerifier {
     verifier: Arc<dyn ClientCertVerifier>,
     end: TrustEnd,
 }
 
-/// When a certificate ends; one that cannot be read has ended.
+/// Returns the expiry of a certificate; 0 if it cannot be parsed.
 fn end_of(certificate: &CertificateDer<'_>) -> u64 {
     let parsed = X509Certificate::from_der(certificate);
     parsed.map_or(0, |(_, parsed)| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default())
@@ -129,7 +130,7 @@ impl fmt::Debug for TimedVerifier {
     }
 }
 
-/// Seals the end of the client's certificates into tickets, and opens none beyond it.
+/// Adds the expiry of the client's certificates to tickets, and refuses expired ones.
 struct TimedTickets {
     tickets: Arc<dyn ProducesTickets>,
     end: TrustEnd,

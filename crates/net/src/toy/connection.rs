@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::{CONNECTION_WINDOW_BYTES, ENDS, Frame, FrameKind, PREFACE, STREAM_WINDOW_BYTES};
 
-/// A test that hangs must fail.
+/// Timeout, to make a hanging test fail.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Body bytes that are sent together.
+/// Maximum size of a body frame.
 const PIECE_BYTES: usize = 10_000;
 
-/// What came on one stream.
+/// Received parts of a response.
 #[derive(Debug, Default)]
 pub struct ToyResponse {
     /// Three digits; empty before the head.
@@ -23,40 +23,40 @@ pub struct ToyResponse {
     pub body: Vec<u8>,
     /// The trailer lines.
     pub trailers: String,
-    /// Whether it is whole.
+    /// Whether the response is complete.
     pub ended: bool,
-    /// Why the server has reset the stream, if it has.
+    /// Reason with which the server has reset the stream, if it has.
     pub reset: Option<u8>,
 }
 
-/// A request body under way.
+/// A request body in progress.
 struct Upload {
     bytes: Vec<u8>,
     at: usize,
     window: usize,
 }
 
-/// A connection whose client sends and receives at once, as far as windows allow.
+/// A client connection that sends and receives at the same time, as far as flow control permits.
 pub struct ToyConnection {
     socket: TcpStream,
     out: Vec<u8>,
     unparsed: Vec<u8>,
     uploads: BTreeMap<u32, Upload>,
-    /// Body bytes that may be sent on all streams together.
+    /// Send window of the connection.
     window: usize,
     responses: BTreeMap<u32, ToyResponse>,
     next_id: u32,
-    /// Whether what is received may be sent again at once, as a client does that reads.
+    /// Whether to update windows as soon as data is received, like a client that reads.
     pub grants: bool,
-    /// Whether the server takes no further stream.
+    /// Whether the server accepts no further streams.
     pub goes_away: bool,
 }
 
 impl ToyConnection {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn connect(address: SocketAddr) -> io::Result<ToyConnection> {
         let socket = TcpStream::connect(address)?;
         socket.set_nonblocking(true)?;
@@ -77,17 +77,17 @@ impl ToyConnection {
         Frame { kind, flags, id, payload }.write(&mut self.out);
     }
 
-    /// What the server may send at first on streams that are opened from now on.
+    /// Sets the initial send window of the server for later streams.
     pub fn first_window(&mut self, bytes: u32) {
         self.frame(FrameKind::FirstWindow, 0, 0, &bytes.to_be_bytes());
     }
 
-    /// Lets the server send more on a stream.
+    /// Adds to the server's send window of a stream.
     pub fn grant(&mut self, id: u32, bytes: u32) {
         self.frame(FrameKind::Window, 0, id, &bytes.to_be_bytes());
     }
 
-    /// Opens a stream. `head` is a request line and field lines, without the empty line; without a body it has none.
+    /// Opens a stream. `head` is a request line and field lines, without the empty line.
     pub fn open(&mut self, head: &str, body: Option<Vec<u8>>) -> u32 {
         let id = self.next_id;
         self.next_id += 2;
@@ -100,34 +100,34 @@ impl ToyConnection {
         id
     }
 
-    /// Gives a stream up.
+    /// Resets a stream.
     pub fn reset(&mut self, id: u32) {
         self.uploads.remove(&id);
         self.responses.remove(&id);
         self.frame(FrameKind::Reset, 0, id, &[4]);
     }
 
-    /// What has come on a stream.
+    /// Returns the received parts of a response.
     ///
     /// # Panics
-    /// Where it was never opened, or given up.
+    /// Panics if the stream was never opened or was reset with [`ToyConnection::reset`].
     #[must_use]
     pub fn response(&self, id: u32) -> &ToyResponse {
         &self.responses[&id]
     }
 
-    /// Sends and receives until every response is whole, or its stream reset.
+    /// Sends and receives until every response is complete or its stream was reset.
     ///
     /// # Errors
-    /// The connection broke, or this takes too long.
+    /// Fails if the connection breaks or this takes too long.
     pub fn finish(&mut self) -> io::Result<()> {
         self.run_until(|it| it.responses.values().all(|got| got.ended || got.reset.is_some()))
     }
 
-    /// Sends and receives until that is so.
+    /// Sends and receives until `is_so` returns true.
     ///
     /// # Errors
-    /// The connection broke, or this takes too long.
+    /// Fails if the connection breaks or this takes too long.
     pub fn run_until(&mut self, is_so: impl Fn(&ToyConnection) -> bool) -> io::Result<()> {
         let begun = Instant::now();
         while !is_so(self) {
@@ -141,10 +141,10 @@ impl ToyConnection {
         Ok(())
     }
 
-    /// Sends and receives what can be now. False where nothing could.
+    /// Sends and receives what is possible now. Returns false if nothing was.
     ///
     /// # Errors
-    /// The connection broke.
+    /// Fails if the connection breaks.
     pub fn step(&mut self) -> io::Result<bool> {
         self.fill_out();
         let mut moved = false;
@@ -172,7 +172,7 @@ impl ToyConnection {
         Ok(moved)
     }
 
-    /// Frames bodies, a piece of each in turn, as far as the windows allow.
+    /// Frames a piece of each body in turn, as far as the windows permit.
     fn fill_out(&mut self) {
         let mut ended = Vec::new();
         for (&id, upload) in &mut self.uploads {
@@ -214,7 +214,7 @@ impl ToyConnection {
                     None => {}
                 }
             }
-            // Of a stream that was given up something may still be on its way.
+            // Frames of a stream that was reset may still arrive.
             let got = self.responses.get_mut(&frame.id);
             if frame.kind == FrameKind::Data && self.grants && !frame.payload.is_empty() {
                 let bytes = (frame.payload.len() as u32).to_be_bytes();

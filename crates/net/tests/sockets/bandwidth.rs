@@ -1,4 +1,4 @@
-//! Responses whose bandwidth is limited, over HTTP/1.
+//! Bandwidth limits of responses over HTTP/1.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use net::{Bandwidth, Exchange, Fault, Options, RequestRecord, Server, Service, T
 
 use crate::rig::{self, BIG_BYTES, Client, FILE_BYTES, PATIENCE, options, pattern, tcp, wait_until};
 
-/// The rig's handlers, limited as the request's fields say.
+/// The rig's handlers, with a limit from the request's fields.
 struct Limited(rig::App);
 
 impl Service for Limited {
@@ -42,7 +42,8 @@ fn open(server: &Server) -> u64 {
     server.counters().iter().map(|core| core.connections_open.value()).sum()
 }
 
-/// What a rate allows after the first bytes takes at least so long. The server's clock moves by milliseconds.
+/// Returns the minimum duration of a transfer after its unlimited beginning. The server's clock has a
+/// resolution of one millisecond.
 fn at_least(bytes: usize, bytes_per_s: u64) -> Duration {
     Duration::from_secs_f64((bytes - 16 * 1024) as f64 / bytes_per_s as f64)
         .saturating_sub(Duration::from_millis(2))
@@ -76,10 +77,10 @@ fn a_response_is_whole_and_no_faster_than_its_rate() {
 fn what_comes_before_the_limit_or_after_the_response_is_not_limited() {
     let server = start(&options(1));
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
-    // At this rate each of them would take an hour.
+    // At this rate, each of them would take an hour.
     client.send(&request("/file", "Rate: 1024\r\nAfter: 4000000\r\n")).unwrap();
     assert!(client.answer().unwrap().body == pattern(FILE_BYTES));
-    // Pipelined: the second one begins when the first has been sent.
+    // Pipelined: the second response begins when the first has been sent.
     let both = [request("/", "Rate: 1024\r\n"), request("/file", "")].concat();
     client.send(&both).unwrap();
     assert_eq!(client.answer().unwrap().body, b"hello");
@@ -92,9 +93,9 @@ fn a_pause_of_the_limit_is_not_the_clients_fault() {
     let timeouts = Timeouts { write_ms: 100, ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) });
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
-    // A pause of a second each 16 KiB.
+    // A pause of one second for each 16 KiB.
     let rate = 16 * 1024;
-    // Before the request: the server's clock runs from there.
+    // Measured from before the request, when the server's clock starts.
     let began = Instant::now();
     client.send(&request("/big", &format!("Rate: {rate}\r\n"))).unwrap();
     let mut body = vec![0; 3 * 16 * 1024];
@@ -111,7 +112,7 @@ fn who_leaves_while_a_response_waits_is_released_at_once_and_a_thousand_cost_lit
     let mut clients: Vec<Client> = (0..1_000)
         .map(|_| {
             let mut client = Client::connect(&server.addresses()[0]).unwrap();
-            // The rest of it would take days.
+            // The rest would take days.
             client.send(&request("/file?9", "Rate: 1024\r\n")).unwrap();
             client
         })
@@ -120,7 +121,7 @@ fn who_leaves_while_a_response_waits_is_released_at_once_and_a_thousand_cost_lit
         client.read_exact(&mut [0; 12]).unwrap();
     }
     assert_eq!(open(&server), 1_000);
-    // Another one is served meanwhile.
+    // Another request is served meanwhile.
     let mut other = Client::connect(&server.addresses()[0]).unwrap();
     assert!(other.ask("/file").unwrap().body == pattern(FILE_BYTES));
     drop((other, clients));

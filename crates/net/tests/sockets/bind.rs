@@ -1,4 +1,4 @@
-//! Addresses: got, refused, given back.
+//! Addresses: bound, refused and released.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
@@ -101,7 +101,7 @@ fn a_server_that_cannot_start_whole_gives_its_addresses_back() {
     assert!(finish(again.expect("just started")));
 }
 
-/// Serves by other listeners from now on.
+/// Replaces the server's listeners.
 fn replace(server: &net::Server, binds: &[&Bind], threads: usize) -> std::io::Result<()> {
     let listens = binds.iter().map(|bind| net::Listen::from((*bind).clone())).collect();
     let bind = |_, listen, open: &[Bind]| net::Listener::bind_beside(listen, threads, open);
@@ -115,7 +115,7 @@ fn listeners_are_replaced_while_others_stay() {
     let [first, unix] = &server.addresses()[..] else { panic!("two listeners") };
     let mut before = Client::connect(unix).unwrap();
     before.ask("/").unwrap();
-    // The first one is known by the address that was asked for, too.
+    // The first listener is also recognized by the requested address.
     replace(&server, &[&tcp(), &Bind::Tcp("[::1]:0".parse().unwrap())], 3).unwrap();
     let [same, second] = &server.addresses()[..] else { panic!("two listeners") };
     assert_eq!(same, first);
@@ -126,9 +126,9 @@ fn listeners_are_replaced_while_others_stay() {
     }
     wait_until("the socket that was taken away is closed", || Client::connect(unix).is_err());
     assert!(!path.exists());
-    // Connections from it stay open.
+    // Connections that it accepted stay open.
     assert!(!before.ask("/").unwrap().closes());
-    // An address that is not free changes nothing.
+    // An address in use changes nothing.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = Bind::Tcp(taken.local_addr().unwrap());
     let blocker = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -164,7 +164,7 @@ fn descriptors_of_another_process_serve_any_number_of_threads() {
         drop(bound);
         let adopted = net::Listener::adopt(tcp().into(), copies, true).unwrap();
         let server = net::Server::serve(&options(threads), vec![adopted], |_| app()).unwrap();
-        // Whichever socket the kernel chooses, somebody accepts.
+        // Whichever socket the kernel chooses, a thread accepts from it.
         for _ in 0..20 {
             Client::connect(&address).unwrap().ask("/").unwrap();
         }

@@ -1,4 +1,4 @@
-//! Stopping: what has been asked is answered.
+//! Graceful shutdown: requests that were sent get their responses.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn a_drain_under_load_loses_no_request() {
                     let mut client = Client::connect(&address).unwrap();
                     client.ask("/").unwrap();
                     warm.wait();
-                    // Until a response announces the close: each of these requests must be answered.
+                    // Runs until a response announces the close: each of these requests must get a response.
                     while !client.ask("/").unwrap().closes() {
                         answers.fetch_add(1, Ordering::Relaxed);
                     }
@@ -57,7 +57,7 @@ fn what_runs_is_finished_and_what_is_idle_is_closed() {
     busy.send(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\nGET /slow HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     assert!(finish(server));
     let answer = busy.answer().unwrap();
-    // The one that ran when the stop came, or the one after it.
+    // The response that was in progress when the server stopped, or the one after it.
     let last = if answer.closes() { answer } else { busy.answer().unwrap() };
     assert!(last.closes());
     assert_eq!(last.body, b"slow");
@@ -72,10 +72,10 @@ fn the_deadline_ends_what_does_not_end_by_itself() {
     let (mut hanging, mut cut) = (Client::connect(address).unwrap(), Client::connect(address).unwrap());
     hanging.send(b"GET /hang HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     cut.send(b"GET /until-close HTTP/1.0\r\n\r\n").unwrap();
-    // A third answers only after the others have been taken up.
+    // A third request gets its response only after the others have been accepted.
     Client::connect(address).unwrap().ask("/slow").unwrap();
     assert!(!finish(server), "not all were finished");
     assert_eq!(hanging.rest().unwrap(), b"");
-    // What ends with the connection must not look whole.
+    // A body that ends with the connection must not look complete.
     assert_eq!(cut.rest().expect_err("a cut body").kind(), ErrorKind::ConnectionReset);
 }

@@ -1,4 +1,4 @@
-//! The end of a connection: nothing is lost that its client has not read, whatever it still sends.
+//! The end of connections: clients lose no unread data, whatever they still send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ const RST_STREAM: u8 = 3;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
-/// Windows that no response here fills.
+/// A window that no response here exhausts.
 const WINDOW_BYTES: u32 = 1 << 30;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn ping() -> Vec<u8> {
     frame(PING, 0, 0, b"whatever")
 }
 
-/// A client of HTTP/2 that reads on request.
+/// An HTTP/2 client that reads on demand.
 struct H2Client {
     socket: TcpStream,
     unparsed: Vec<u8>,
@@ -43,7 +43,7 @@ impl H2Client {
         client
     }
 
-    /// The same, without the acknowledgement of the server's settings.
+    /// Connects without acknowledging the server's SETTINGS.
     fn begin(server: &Server) -> H2Client {
         let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
         let socket = slow_client::connect(address);
@@ -76,7 +76,7 @@ impl H2Client {
         self.ask(stream, 0x82, path, END_STREAM);
     }
 
-    /// Reads at most so many bytes; false at the end.
+    /// Reads at most `bytes_max` bytes; returns false at the end.
     fn read(&mut self, bytes_max: usize) -> bool {
         let mut piece = vec![0; bytes_max];
         let len = self.socket.read(&mut piece).expect("the connection was reset");
@@ -112,13 +112,13 @@ fn h2_server(options: &Options) -> Server {
     Server::start(options, &[Listen { h2c: true, ..Listen::from(tcp()) }], |_| app()).unwrap()
 }
 
-/// Reads a file of two parts slower than the server sends, and sends a frame with each piece.
+/// Reads a file in two parts, more slowly than the server sends, and sends a frame with each piece.
 fn read_it_slowly(mut client: H2Client, what: &str) {
     while client.read(65_536) {
         if client.has_ended {
             break;
         }
-        // Fails where the server has closed.
+        // Fails if the server has closed.
         let _ = client.socket.write_all(&ping());
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -178,7 +178,7 @@ fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
     for path in ["/big", "/file?4"] {
         let mut client = H2Client::connect(&server);
         client.get(1, path);
-        // 40 KB a second by the clock: a reader that the machine held up reads what it has missed.
+        // 40 KB/s on average: a reader that the machine has delayed catches up.
         let (began, mut reads) = (Instant::now(), 0);
         while reads < 2 * WRITE_MS / PAUSE_MS {
             std::thread::sleep(Duration::from_millis(PAUSE_MS));
@@ -200,7 +200,7 @@ fn who_reads_nothing_over_http_2_is_disconnected() {
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/big");
-    // Every frame asks for an answer that the client does not read.
+    // Every frame requires an answer that the client does not read.
     let began = Instant::now();
     while client.socket.write_all(&ping()).is_ok() {
         assert!(began.elapsed() < PATIENCE, "it is still connected");
@@ -234,7 +234,7 @@ fn a_client_that_still_sends_gets_to_read_an_early_response() {
     client.get(3, "/slow");
     client.read_until("the next one", |client| client.body_bytes == "helloslow".len());
     assert_eq!(client.resets, []);
-    // Those that never end are ended, however many there are.
+    // Requests that never end are ended, however many there are.
     for stream in 0..200 {
         client.ask(5 + 2 * stream, 0x83, "/", 0);
         client.send(&frame(DATA, 0, 5 + 2 * stream, b"some of it"));
@@ -315,7 +315,7 @@ fn a_client_that_sends_without_end_is_left_in_the_end() {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::WouldBlock,
     };
-    // Each reads nothing.
+    // None of the clients reads.
     while senders.iter().filter(|socket| is_open(socket)).count() > 0 {
         assert!(began.elapsed() < Duration::from_secs(45), "they are still connected");
         std::thread::sleep(Duration::from_millis(100));
@@ -323,7 +323,7 @@ fn a_client_that_sends_without_end_is_left_in_the_end() {
     assert!(finish(server));
 }
 
-/// A client that was refused and has read the response, and continues to send a byte now and then.
+/// A client that was refused has read the response and continues to send a byte now and then.
 #[test]
 fn a_stop_does_not_wait_for_clients_that_were_refused() {
     let server = start(&options(1), &[tcp()]);
@@ -342,7 +342,7 @@ fn a_stop_does_not_wait_for_clients_that_were_refused() {
     std::thread::sleep(Duration::from_millis(300));
     let began = Instant::now();
     assert!(finish(server));
-    // It would be 30 s.
+    // Without this rule, it would take 30 s.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     sender.join().unwrap();
 }
@@ -360,7 +360,7 @@ fn what_is_sent_after_a_refusal_is_read_at_a_bounded_rate() {
         socket.write_all(&piece).expect("the server reads");
         sent += piece.len() as u64;
     }
-    // 4 MiB at once, 26 MB/s, and the kernel's buffers. Without the bound it is gigabytes.
+    // 4 MiB at once, 26 MB/s, and the kernel's buffers. Without the bound, it would be gigabytes.
     let elapsed = began.elapsed().as_millis() as u64;
     assert!(sent < (32 << 20) + elapsed * 40_000, "{sent} bytes in {elapsed} ms");
     drop(socket);

@@ -1,4 +1,4 @@
-//! The laws of this crate's fuzz targets over their seeds and mutations of them: the same in every run.
+//! Runs the properties of this crate's fuzz targets on their seeds and deterministic mutations of these.
 
 #[path = "../support/laws.rs"]
 mod of_targets;

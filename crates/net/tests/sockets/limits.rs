@@ -1,4 +1,4 @@
-//! The limit on connections: newcomers wait, they do not fail.
+//! The connection limit: new connections wait instead of failing.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn new_connections_get_the_permits_of_idle_ones() {
     let server = start(&connection_limit(2), &[tcp()]);
     let address = &server.addresses()[0];
     let mut clients: Vec<Client> = Vec::new();
-    // Before and after the moment that an idle connection keeps its future.
+    // Before and after the time for which an idle connection keeps its future.
     for pause_ms in [0, 0, 0, 1_300, 0, 0] {
         std::thread::sleep(Duration::from_millis(pause_ms));
         let mut client = Client::connect(address).unwrap();
@@ -37,7 +37,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
             std::thread::spawn(move || Client::connect(&address).unwrap().ask("/slow").unwrap().body)
         })
         .collect();
-    // Each holds its permit for 200 ms, so more than two would be seen.
+    // Each connection holds its permit for 200 ms, so more than two would be noticed.
     let mut most = 0;
     wait_until("all are answered", || {
         most = most.max(server.counters()[0].connections_open.value());
@@ -47,7 +47,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
     for client in waiting {
         assert_eq!(client.join().unwrap(), b"slow");
     }
-    // Both listeners have survived it.
+    // Both listeners still work.
     for address in &addresses {
         assert_eq!(Client::connect(address).unwrap().ask("/").unwrap().body, b"hello");
     }
@@ -81,7 +81,7 @@ fn nobody_is_closed_for_nobody() {
         for client in &mut clients {
             assert!(!client.ask("/").unwrap().closes());
         }
-        // Long enough to be parked, and so to be closed if somebody came.
+        // Long enough to be parked and closed, if a new connection arrived.
         std::thread::sleep(Duration::from_millis(1_300));
     }
     assert_eq!(server.counters()[0].connections.value(), 3);

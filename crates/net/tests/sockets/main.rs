@@ -1,4 +1,4 @@
-//! The server on real sockets: what a simulation has to take on trust.
+//! Tests of the server on real sockets, for behaviour that the simulation only assumes.
 #![allow(clippy::unwrap_used)]
 
 mod rig;

@@ -1,4 +1,4 @@
-//! A server with a few handlers, and a client that knows one way to ask.
+//! A server with a few handlers, and a simple client.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,12 +12,12 @@ use std::time::Duration;
 use http::{Fields, Length, Status};
 use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
 
-/// Only to end a test that hangs.
+/// Timeout, to make a hanging test fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const FILE_BYTES: usize = 3_000_000;
 pub(crate) const BIG_BYTES: usize = 12_000_000;
 
-/// Bytes that differ wherever one looks.
+/// Returns bytes that differ everywhere.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
 }
@@ -53,7 +53,7 @@ impl Service for App {
                 Ok(())
             }
             b"/file" => {
-                // So many times.
+                // The query is the number of repetitions.
                 let times = exchange.request().query().map_or(1, |query| u64::from(query[0] - b'0'));
                 exchange.begin(Status::OK, &none, Length::Known(times * FILE_BYTES as u64));
                 for _ in 0..times {
@@ -90,20 +90,20 @@ pub(crate) fn options(threads: usize) -> Options {
     Options { threads, ..Options::default() }
 }
 
-/// A path for a socket that no other test uses.
+/// Returns a path for a socket that no other test uses.
 pub(crate) fn socket_path() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("komainu-net-{}-{number}.sock", std::process::id()))
 }
 
-/// Stops and waits; whether all connections were finished.
+/// Stops the server and waits; returns whether all connections were finished.
 pub(crate) fn finish(server: Server) -> bool {
     server.stop().drain();
     server.join().unwrap()
 }
 
-/// Waits until `done`, for as long as a test may hang.
+/// Waits until `done` returns true; fails after [`PATIENCE`].
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !done() {
@@ -126,10 +126,10 @@ impl Read for Socket {
     }
 }
 
-/// One kept-alive connection.
+/// A kept-alive connection.
 pub(crate) struct Client(BufReader<Socket>);
 
-/// One response.
+/// A received response.
 pub(crate) struct Answer {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -166,12 +166,12 @@ impl Client {
         }
     }
 
-    /// Reads so many bytes, whatever they are.
+    /// Fills `bytes` with received bytes of any kind.
     pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) -> std::io::Result<()> {
         self.0.read_exact(bytes)
     }
 
-    /// A second handle to send through while this one reads.
+    /// Returns a second handle, to send while this one reads.
     pub(crate) fn sender(&self) -> Box<dyn Write + Send> {
         match self.0.get_ref() {
             Socket::Tcp(socket) => Box::new(socket.try_clone().unwrap()),
@@ -219,7 +219,7 @@ impl Client {
         }
     }
 
-    /// What else comes until the end.
+    /// Reads the rest up to the end.
     pub(crate) fn rest(&mut self) -> std::io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.0.read_to_end(&mut bytes).map(|_| bytes)

@@ -1,4 +1,4 @@
-//! Clients that read slowly, but read.
+//! Clients that read slowly but steadily.
 
 use net::{Bind, Options, Timeouts};
 

@@ -1,4 +1,4 @@
-//! Output that a slow client does not take, in temporary files.
+//! Output of slow clients in temporary files.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use net::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than sockets hold.
+/// More than the sockets' buffers hold.
 const BODY_BYTES: usize = 32 * 1024 * 1024;
 const PIECE_BYTES: usize = 100_000;
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -89,7 +89,7 @@ fn ask(address: std::net::SocketAddr, path: &str) -> TcpStream {
     socket
 }
 
-/// Reads a head, and the body that it announces.
+/// Reads a head and the body that it announces.
 fn read_answer(socket: &mut TcpStream) -> Vec<u8> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -133,7 +133,7 @@ fn a_handler_is_done_before_a_client_reads_and_every_byte_arrives_in_order() {
         let mut socket = ask(address, path);
         until("the handler is done", || sender.seen.done.load(Ordering::Relaxed) > done);
         assert!(sender.quota.used() > 0);
-        // The next request waits: a connection has one file.
+        // The next request waits, because a connection has only one file.
         write!(socket, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
         assert!(is_whole(&read_answer(&mut socket)), "{path}");
         assert!(is_whole(&read_answer(&mut socket)), "{path}, once more");
@@ -174,7 +174,7 @@ fn beyond_the_quota_the_handler_waits_for_its_client() {
 fn a_folder_that_is_none_leaves_output_in_memory() {
     let store = SpillStore::new(Path::new("/proc/nowhere"), u64::MAX);
     assert!(store.create().is_err());
-    // A file system that knows files with names alone.
+    // A file system without O_TMPFILE.
     let store = SpillStore::new(&std::env::temp_dir(), u64::MAX);
     assert!(store.create().is_ok());
     assert!(SpillQuota::new(&store, 0).is_none());

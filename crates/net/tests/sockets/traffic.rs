@@ -12,7 +12,7 @@ fn large_bodies_pass_both_ways() {
     for address in &server.addresses() {
         let mut client = Client::connect(address).unwrap();
         assert!(client.ask("/file").unwrap().body == pattern(FILE_BYTES));
-        // Sent while the answer is read: neither side could hold it all.
+        // Sent while the response is read, because neither side could buffer all of it.
         let body = pattern(20_000_000);
         let (mut sender, sent) = (client.sender(), body.clone());
         let sending = std::thread::spawn(move || {
@@ -38,7 +38,7 @@ fn crumbs_and_heaps_of_requests_are_all_answered() {
             std::thread::spawn(move || {
                 let mut client = Client::connect(&address).unwrap();
                 let heap = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".repeat(100);
-                // Each its own way to cut: from one byte a packet to all at once.
+                // A different piece size for each, from one byte to everything at once.
                 let step = [1, 7, 31, 32, 33, 500, 1_000, heap.len()][number % 8];
                 for _ in 0..5 {
                     for piece in heap.chunks(step) {
@@ -65,7 +65,7 @@ fn an_error_arrives_although_the_body_was_not_read() {
     for _ in 0..20 {
         let mut client = Client::connect(&server.addresses()[0]).unwrap();
         client.send(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 1, 2\r\n\r\n").unwrap();
-        // Much more than the socket's buffers take, to a server that reads no more of it than it must.
+        // Much more than the socket's buffers hold, to a server that reads no more of it than necessary.
         let mut sender = client.sender();
         let sending = std::thread::spawn(move || sender.write_all(&vec![b'x'; 1_000_000]));
         let answer = client.answer().unwrap();

@@ -1,13 +1,13 @@
-//! What holds for all bytes: fuzz targets and tests call these; each panics where its law breaks.
+//! Properties that hold for all inputs, for fuzz targets and tests. A violated property panics.
 
 use net::ProxyProtocol;
 use net::preface::{self, Preface};
 
-/// Bytes of the longest header that is accepted: version 2 with 4 KiB of addresses and extensions.
+/// Maximum length of an accepted header: version 2 with 4 KiB of addresses and extensions.
 const HEADER_BYTES_MAX: usize = 16 + 4096;
 
-/// The PROXY header: a prefix of a header is never taken for one or refused, what follows it does not matter, it never
-/// asks for more than its limit, and the addresses it names come back when they are written again.
+/// The PROXY protocol header: a prefix of a header is neither accepted nor refused, the bytes behind a header
+/// do not matter, the parser never asks for more than its limit, and written addresses are parsed back.
 pub(crate) fn proxy_header(bytes: &[u8]) {
     match preface::read(bytes) {
         Err(_) => {}

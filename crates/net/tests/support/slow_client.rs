@@ -1,4 +1,4 @@
-//! A client that reads slowly, but reads: no timeout may cut it off.
+//! A client that reads slowly but steadily, so that no timeout may disconnect it.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use std::io::{Read, Write};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketType};
 
-/// Far less than the kernel wants to be read before it reports room again, a third of the send buffer.
+/// Far less than a third of the send buffer, which must be free before the kernel reports room.
 const READ_BYTES: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection that takes little ahead of what is read.
+/// Connects with a small receive buffer.
 pub fn connect(address: SocketAddr) -> TcpStream {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
@@ -22,7 +22,8 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     client
 }
 
-/// Asks for `path`, reads a little now and then for twice `timeout_ms`, then the rest at once: the length of the body.
+/// Requests `path`, reads slowly for twice `timeout_ms`, then reads the rest at once; returns the length of
+/// the body.
 pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
     let mut client = connect(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();

@@ -8,12 +8,12 @@ use crate::sim::End;
 
 const ASK: &[u8] = b"GET /who HTTP/1.1\r\nHost: zoo\r\n\r\n";
 const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n";
-/// Version 2, over TLS.
+/// A version 2 header for a client with TLS.
 const BINARY: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0";
 const SENT: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
 
-/// Those who come over Unix sockets, as simulated clients do.
+/// Permits all Unix sockets, which simulated clients use.
 fn known() -> Arc<Sources> {
     Arc::new(Sources { unix: true, ..Sources::default() })
 }
@@ -29,7 +29,7 @@ fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
             rig.pass(100);
             said += &rig.ask(&client, &wire[cut..]);
             assert_eq!(said.matches(&reported).count(), 2, "cut at {cut}: {said}");
-            // It holds for as long as the connection does.
+            // The reported address applies to the whole connection.
             rig.pass(8_000);
             assert!(rig.ask(&client, ASK).ends_with(&reported));
             client.client_closes();
@@ -52,7 +52,7 @@ fn byte_by_byte() {
 
 #[test]
 fn a_long_header_and_a_long_request_behind_it() {
-    // 4,096 bytes: the ends, and an extension that nobody knows.
+    // 4,096 bytes: the addresses and an unknown extension.
     let mut header =
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\0\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb".to_vec();
     header.extend_from_slice(b"\xee\x0f\xf1");
@@ -82,7 +82,7 @@ fn without_a_header_nothing_is_served() {
     for wrong in [ASK, &BINARY[..12], b"PROXY TCP4 1.2.3.4\r\n"] {
         let client = rig.connect_announced(1, &known());
         client.client_sends(wrong);
-        // Too short to be wrong: it is too slow then.
+        // An incomplete header is not invalid; it times out.
         rig.pass(4_100);
         let status = if wrong == &BINARY[..12] { "408" } else { "400" };
         assert!(read(&client).starts_with(&format!("HTTP/1.1 {status} ")));

@@ -1,4 +1,4 @@
-//! What one request gets, byte by byte.
+//! Exact responses to single requests.
 
 use http::Limits as HeadLimits;
 
@@ -6,12 +6,12 @@ use super::rig::{FILE_BYTES, Rig, SLOW_MS, read};
 use crate::options::{Limits, Timeouts};
 use crate::sim::End;
 
-/// A request without a body.
+/// Returns a request without a body.
 fn get(method: &str, path: &str, version: &str, fields: &str) -> Vec<u8> {
     format!("{method} {path} HTTP/{version}\r\nHost: zoo\r\n{fields}\r\n").into_bytes()
 }
 
-/// The head of what came, and what follows it.
+/// Splits a response into its head and the rest.
 fn split(answer: &str) -> (&str, &str) {
     answer.split_once("\r\n\r\n").expect("a whole head")
 }
@@ -78,7 +78,8 @@ fn continue_is_sent_when_the_body_is_first_read() {
     assert_eq!(rig.ask(&wire, &head), "HTTP/1.1 100 Continue\r\n\r\n");
     let answer = rig.ask(&wire, b"body");
     assert!(answer.ends_with("\r\n4\r\nbody\r\n0\r\n\r\n") && !answer.contains("close"), "{answer}");
-    // Who sends the body unasked is not asked, and stays, though nobody may read it.
+    // A client that sends the body without waiting gets no 100, and its connection stays open even if nothing
+    // reads the body.
     for path in ["/echo", "/fixed"] {
         let head = get("POST", path, "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
         let answer = rig.ask(&wire, &[head.as_slice(), b"body"].concat());

@@ -1,4 +1,4 @@
-//! Timeouts, and what waiting costs.
+//! Timeouts, and the memory of waiting connections.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -12,10 +12,10 @@ use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
-/// Timeouts are kept to within a tenth of a second, and the test's clock steps by as much.
+/// Precision of timeouts: a tenth of a second, plus the same step of the test's clock.
 const COARSE_MS: u64 = 200;
 
-/// The rig's own timeouts.
+/// Returns the timeouts of the rig.
 fn quick() -> Timeouts {
     Rig::quick().engine.context.timeouts.get()
 }

@@ -1,4 +1,4 @@
-//! How connections end, and what their clients still get.
+//! The end of connections, and what their clients still receive.
 
 use super::rig::{BIG_BYTES, Rig, read};
 use crate::options::{Limits, Timeouts};
@@ -16,7 +16,7 @@ fn a_refusal_arrives_although_the_client_is_still_sending() {
     let wire = rig.connect(0);
     wire.client_sends(b"POST /fixed HTTP/1.1\r\nHost: zoo\r\nContent-Length: nonsense\r\n\r\n");
     for _ in 0..20 {
-        // More than the server wants to read, before it gets to look at any of it.
+        // More than the server reads at once.
         wire.client_sends(&[b'x'; 10_000]);
         rig.settle();
     }
@@ -44,7 +44,7 @@ fn a_refused_client_that_never_stops_is_left_in_the_end() {
     }
     assert!(rig.elapsed_ms() >= began_ms + 29_000);
     rig.assert_empty();
-    // And one that goes silent, too.
+    // A client that goes silent is closed too.
     let wire = rig.connect(0);
     rig.ask(&wire, b"nonsense\r\n\r\n");
     rig.pass(2_500);
@@ -73,7 +73,7 @@ fn a_stopping_server_says_so_with_the_next_answer() {
     busy.client_closes();
     rig.settle();
     assert_eq!(rig.open(), 1);
-    // Idle connections park at the latest after their linger time; a server that drains can close them.
+    // Idle connections park after the linger time at the latest; a draining server can then close them.
     rig.pass(1_100);
     assert_eq!(rig.core.running(), 0);
     rig.core.close_parked();
@@ -113,13 +113,13 @@ fn a_free_permit_wakes_every_listener_that_waits() {
 #[test]
 fn a_cut_body_never_looks_whole() {
     for path in ["/cut", "/late-panic"] {
-        // A 1.1 client sees that the last chunk is missing.
+        // An HTTP/1.1 client sees that the last chunk is missing.
         let rig = Rig::quick();
         let wire = rig.connect(0);
         let answer = rig.ask(&wire, &get(path, "1.1"));
         assert!(answer.ends_with("4\r\npart\r\n"), "{answer}");
         assert_eq!(wire.end(), Some(End::Fin));
-        // To a 1.0 client the end of the connection would be the end of the body.
+        // To an HTTP/1.0 client, an orderly end of the connection would be the end of the body.
         let wire = rig.connect(1);
         rig.ask(&wire, &get(path, "1.0"));
         assert_eq!(wire.end(), Some(End::Reset));

@@ -1,14 +1,14 @@
-//! One client, however fast or greedy, leaves the others their turns and the server its memory.
+//! Fairness: no client, however fast or greedy, may take the turns of others or the server's memory.
 
 use super::rig::{HUGE_BYTES, Rig, read};
 use crate::conn::OUT_BYTES_MAX;
 use crate::work::{ConnectionBuffers, POOL_BYTES_MAX};
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
-/// A turn of the greedy one may bring a few of its own along, but not wait for all of them.
+/// A turn of the greedy client may delay others by a few turns, but not until all its requests are done.
 const TURNS_MAX: usize = 5;
 
-/// Turns that a modest client waits for its answer, once `greed` has been sent by another.
+/// Returns the number of turns that another client waits for its response after `greed` was sent.
 fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, usize) {
     let rig = Rig::quick();
     let (greedy, modest) = (rig.connect(0), rig.connect(1));
@@ -67,7 +67,7 @@ fn who_takes_no_answers_is_not_read_from() {
     let all = b"HEAD /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n".repeat(50_000);
     wire.client_sends(&all);
     rig.settle();
-    // At most what fits in one input buffer.
+    // At most the content of one input buffer.
     assert!(all.len() - wire.unread() <= 64 * 1024, "{} bytes taken", all.len() - wire.unread());
 }
 
@@ -76,7 +76,7 @@ fn small_answers_do_not_pile_up() {
     let rig = Rig::quick();
     let wire = rig.connect(0);
     wire.whole_sends.set(true);
-    // Many of them in one input buffer.
+    // Many requests fit into one input buffer.
     let count = 300;
     wire.client_sends(&b"GET /fat HTTP/1.0\r\nConnection:keep-alive\r\n\r\n".repeat(count));
     rig.settle();
@@ -103,7 +103,7 @@ fn the_pool_of_buffers_keeps_no_more_than_it_may() {
     let works = &rig.engine.context.works;
     assert_eq!(works.kept(), 300, "small ones are all kept");
     assert!(works.kept_bytes() <= POOL_BYTES_MAX);
-    // Large ones are not.
+    // Large entries are not kept.
     for _ in 0..300 {
         let mut work = Box::<ConnectionBuffers>::default();
         work.out.reserve(100 * 1024);

@@ -27,13 +27,13 @@ use crate::sim::SimulatedWire;
 use crate::stream::Stream;
 use crate::tunnel::{TunnelEnd, tunnel};
 
-/// Time passes in steps of this.
+/// Step in which time passes.
 const STEP_MS: u64 = 100;
 pub(super) const BIG_BYTES: usize = 150_000;
 pub(super) const FILE_BYTES: usize = 100_000;
 pub(super) const HUGE_BYTES: usize = 10_000_000;
 pub(super) const SLOW_MS: u64 = 300;
-/// A tunnel that is silent for so long ends.
+/// Idle timeout of tunnels.
 pub(super) const TUNNEL_MS: u64 = 60_000;
 
 pub(super) struct Rig {
@@ -46,7 +46,7 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
         let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
-        // In whole milliseconds, as tests move it.
+        // Whole milliseconds, as tests set it.
         core.clock().set(core.now_ms(), core.unix_s());
         let service = Zoo::new();
         let context = Rc::new(Context {
@@ -71,24 +71,24 @@ impl Rig {
         Rig { core, engine, wires: RefCell::default(), began_ms }
     }
 
-    /// With small timeouts, each of another size.
+    /// A rig with short timeouts, each of a different length.
     pub(super) fn quick() -> Rig {
         let timeouts =
             Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 };
         Rig::new(Limits::default(), timeouts)
     }
 
-    /// A client that has just been accepted.
+    /// Accepts a new client.
     pub(super) fn connect(&self, seed: u64) -> Rc<SimulatedWire> {
         self.accept(seed, |idle| idle.park())
     }
 
-    /// The same, where headers of the PROXY protocol are taken from these.
+    /// Accepts a new client that may send a PROXY protocol header if `sources` contains it.
     pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<SimulatedWire> {
         self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone(), None, false))
     }
 
-    /// The far end of a connection that the server makes.
+    /// Returns the remote end of a connection that the server makes.
     pub(super) fn wire(&self, seed: u64) -> Rc<SimulatedWire> {
         let wire = Rc::new(SimulatedWire::new(seed));
         self.wires.borrow_mut().push(wire.clone());
@@ -104,7 +104,7 @@ impl Rig {
         wire
     }
 
-    /// Runs until nothing more happens without news from outside or time. Counts the ticks that this took.
+    /// Runs until nothing more happens without events or the passing of time. Returns the number of ticks.
     pub(super) fn settle(&self) -> usize {
         let mut ticks = 0;
         loop {
@@ -116,7 +116,7 @@ impl Rig {
                 moved |= wire.deliver(&self.core);
             }
             if self.engine.service.offloaded.get() > 0 {
-                // The one thing here that another thread does, in its own time.
+                // The only work done by another thread.
                 std::thread::yield_now();
                 self.core.run_remote();
                 moved = true;
@@ -127,7 +127,7 @@ impl Rig {
         }
     }
 
-    /// One turn: news of every client, and whoever is ready.
+    /// Runs one turn: delivers the events of every client and runs ready tasks.
     pub(super) fn turn(&self) {
         for wire in self.wires.borrow().iter() {
             wire.deliver(&self.core);
@@ -135,7 +135,7 @@ impl Rig {
         self.core.run_ready();
     }
 
-    /// Lets so much time pass.
+    /// Lets `ms` milliseconds pass.
     pub(super) fn pass(&self, ms: u64) {
         let until_ms = self.core.now_ms() + ms;
         while self.core.now_ms() < until_ms {
@@ -146,7 +146,7 @@ impl Rig {
         }
     }
 
-    /// Milliseconds since the rig was made.
+    /// Returns the milliseconds since the rig was made.
     pub(super) fn elapsed_ms(&self) -> u64 {
         self.core.now_ms() - self.began_ms
     }
@@ -155,14 +155,14 @@ impl Rig {
         self.engine.context.connection_limit.taken.get()
     }
 
-    /// Sends, waits for the immediate result, and reads it.
+    /// Sends bytes, waits for the immediate result and reads it.
     pub(super) fn ask(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
         wire.client_sends(bytes);
         self.settle();
         read(wire)
     }
 
-    /// Everything that connections hold has come back.
+    /// Checks that connections have released everything.
     pub(super) fn assert_empty(&self) {
         assert_eq!(self.open(), 0, "a connection is left");
         assert_eq!(self.core.tasks_alive(), 0, "a task is left");
@@ -179,21 +179,22 @@ impl Drop for Rig {
     }
 }
 
-/// What came, as text.
+/// Reads what the client has received, as text.
 pub(super) fn read(wire: &SimulatedWire) -> String {
     String::from_utf8(wire.client_reads()).unwrap()
 }
 
-/// Bytes that depend on `n` everywhere.
+/// Returns `len` bytes that depend on `n` everywhere.
 pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| b'a' + ((at as u64 * 7 + n) % 26) as u8).collect()
 }
 
-/// One handler of each kind, selected by the path; the query is a number that the response depends on.
+/// A service with one handler of each kind, selected by the path; the query is a number that the response
+/// depends on.
 pub(super) struct Zoo {
     file: Arc<File>,
     pub(super) offloaded: Rc<Cell<usize>>,
-    /// Where the next tunnel leads.
+    /// Remote end of the next tunnel.
     pub(super) origin: Rc<RefCell<Option<Link>>>,
     /// Target, status, body bytes and fault of each record.
     pub(super) log: RefCell<Vec<(String, u16, u64, String)>>,
@@ -267,20 +268,20 @@ impl Zoo {
         exchange.reply(Status::OK, &Fields::new(), &bytes).await
     }
 
-    /// Begins a body that it does not bring to its end.
+    /// Begins a body and does not complete it.
     async fn cut(&self, exchange: &mut Exchange<'_>, length: Length, panics: bool) -> Result<(), Fault> {
         exchange.begin(Status::OK, &Fields::new(), length);
         exchange.write(b"part").await?;
         exchange.flush().await?;
         if panics {
-            // A panic without the hook's words on the terminal.
+            // A panic without the output of the panic hook.
             std::panic::resume_unwind(Box::new("as if the handler had panicked"));
         }
         Err(Fault::Broken("cut"))
     }
 }
 
-/// An offloaded call that is over or given up.
+/// Counts an offloaded call that has ended or was cancelled.
 struct Back(Rc<Cell<usize>>);
 
 impl Drop for Back {

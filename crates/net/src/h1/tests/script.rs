@@ -1,4 +1,4 @@
-//! What simulated clients send, what they must get for it, and the judge.
+//! Scripts of simulated clients, the responses that they must get, and their verification.
 
 use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
@@ -7,12 +7,12 @@ use http::{Limits, Method};
 use super::rig::{BIG_BYTES, FILE_BYTES, pattern};
 use crate::sim::{Dice, End};
 
-/// What a client does next.
+/// An action of a client.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Send(Vec<u8>),
     Wait(u64),
-    /// Its socket takes so many bytes more.
+    /// Sets the room in the client's socket.
     Room(usize),
     HalfClose,
     Close,
@@ -21,14 +21,15 @@ pub(super) enum Act {
     Drain,
 }
 
-/// What becomes of the connection after a response.
+/// State of the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     Stays,
     Closes,
-    /// The response itself cannot be completed, and its framing shows that.
+    /// The response cannot be completed, which its framing shows.
     Breaks,
-    /// The same, but only a reset shows it, which may cost answers that the client had not read.
+    /// The response cannot be completed, which only a reset shows; the reset may discard responses that the
+    /// client has not read.
     Resets,
 }
 
@@ -37,7 +38,7 @@ pub(super) enum After {
 pub(super) struct Expected {
     pub(super) method: Method,
     pub(super) status: u16,
-    /// `None` where any will do: error pages.
+    /// `None` accepts any body, for error pages.
     pub(super) body: Option<Vec<u8>>,
     pub(super) after: After,
 }
@@ -49,7 +50,7 @@ impl std::fmt::Debug for Expected {
     }
 }
 
-/// A conversation: what is sent, and the responses it must get as long as the connection lives.
+/// The actions of a client, and the responses that it must get as long as the connection lives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
     pub(super) acts: Vec<Act>,
@@ -58,7 +59,7 @@ pub(super) struct Script {
 
 const HOST: &str = "Host: zoo\r\n";
 
-/// Messages that are no requests, and what answers them.
+/// Malformed requests, and the status of their responses.
 fn malformed() -> Vec<(Vec<u8>, u16)> {
     let get = |line: &str, fields: &str| format!("{line}\r\n{fields}\r\n").into_bytes();
     let host = |line: &str| get(line, HOST);
@@ -98,7 +99,7 @@ struct Request {
 }
 
 impl Script {
-    /// A conversation that a seed decides.
+    /// Creates a script from a seed.
     pub(super) fn of(dice: &Dice) -> Script {
         let mut script = Script::default();
         let count = 1 + dice.roll(7);
@@ -108,7 +109,7 @@ impl Script {
                 true => script.add_ending(dice),
                 false => script.add_plain(dice),
             };
-            // After its own farewell a client sends no more.
+            // A client that asked to close the connection sends nothing more.
             if added == Some(After::Closes) {
                 break;
             }
@@ -120,7 +121,7 @@ impl Script {
         self.expected.push(Expected { method, status, body, after });
     }
 
-    /// Adds a request that is answered. Returns whether the client asked for the connection to close.
+    /// Adds a request that gets a response. Returns whether the client asked to close the connection.
     fn add_plain(&mut self, dice: &Dice) -> Option<After> {
         let n = dice.roll(1_000);
         let path = [
@@ -173,7 +174,7 @@ impl Script {
         (!stays).then_some(After::Closes)
     }
 
-    /// A request after which the server ends the connection, by its own decision.
+    /// Adds a request after which the server ends the connection.
     fn add_ending(&mut self, dice: &Dice) -> Option<After> {
         if dice.once_in(2) {
             let messages = malformed();
@@ -204,7 +205,7 @@ impl Script {
             6 => ("/long", 200, Some(Vec::new()), After::Breaks),
             7 => ("/late-fail", 200, Some(pattern(n, 20)), After::Closes),
             8 => {
-                // Too much left unread to be worth reading.
+                // The unread rest is too long to be discarded.
                 request.body = Some(pattern(n, 100_000));
                 ("/fixed", 200, Some(pattern(n, 20)), After::Closes)
             }
@@ -231,7 +232,7 @@ impl Script {
         None
     }
 
-    /// Cuts what is sent anywhere; pauses that nobody may mind lie between some of the pieces.
+    /// Splits the sent bytes at random places, with harmless pauses between some of the pieces.
     pub(super) fn cut(&mut self, dice: &Dice) {
         let mut pauses = 8;
         let mut acts: Vec<Act> = Vec::new();
@@ -246,7 +247,7 @@ impl Script {
                 acts.push(Act::Wait(if dice.once_in(2) { 0 } else { dice.roll(300) }));
                 pauses -= 1;
             }
-            // Pieces that no pause parts may still leave together.
+            // Pieces without a pause between them may be sent together.
             match acts.last_mut() {
                 Some(Act::Send(before)) if dice.once_in(2) => before.extend(bytes),
                 _ => acts.push(Act::Send(bytes)),
@@ -324,17 +325,17 @@ fn chunks(dice: &Dice, mut body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a client made of the bytes it got.
+/// Result of verifying the received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Responses that came whole.
+    /// Number of complete responses.
     pub(super) whole: usize,
-    /// The last response is one after which a server closes the connection: 400, 408.
+    /// Whether the last response is one after which a server closes the connection: 400, 408.
     pub(super) given_up: bool,
 }
 
-/// Reads `got` as the responses to `expected`. Panics if they differ, if a truncated one looks complete, or if
-/// the connection continues after a response that ends it.
+/// Parses `got` as the responses to `expected`. Panics if they differ, if a truncated one looks complete, or
+/// if the connection continues after a response that ends it.
 pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verdict {
     let mut rest = got;
     let mut verdict = Verdict { whole: 0, given_up: false };
@@ -359,7 +360,8 @@ pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verd
     verdict
 }
 
-/// One response at the beginning of `got`: its length, whether it is whole, and whether it is a refusal instead.
+/// Parses one response at the beginning of `got`. Returns its length, whether it is complete, and whether it
+/// is a refusal instead.
 fn response(got: &[u8], end: Option<End>, expected: &Expected) -> (usize, bool, bool) {
     let (mut client, limits) = (ClientMachine::default(), Limits::default());
     let (mut at, mut body, mut given_up, mut began) = (0, Vec::new(), false, false);
@@ -391,7 +393,7 @@ fn response(got: &[u8], end: Option<End>, expected: &Expected) -> (usize, bool, 
         }
     }
     if given_up {
-        // Whether the client had got as far as to say HEAD, it knows better than we do: the rest may be a page.
+        // The server may not have parsed the method, so even a response to HEAD may have a body.
         return (got.len(), true, true);
     }
     assert_prefix(&body, expected, given_up);

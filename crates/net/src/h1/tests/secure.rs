@@ -1,5 +1,5 @@
-//! Connections through TLS. Which end shook hands as the client makes no difference to what follows, so HTTP is served here
-//! over the end that did.
+//! Connections through TLS. The roles in the handshake make no difference afterwards, so HTTP is served here
+//! on the TLS client's end.
 
 use std::io::{Read, Write};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
 use crate::tls::{TlsClient, TlsClientOptions, TlsStream};
 
-/// The server's end of TLS, at the far end of a wire.
+/// The TLS server, at the remote end of a connection.
 pub(super) struct Server {
     wire: Rc<SimulatedWire>,
     tls: ServerConnection,
@@ -41,14 +41,14 @@ impl Server {
         Server { wire: wire.clone(), tls }
     }
 
-    /// Takes what has come and sends what there is to send; what it has read.
+    /// Receives and sends what is possible; returns the decrypted bytes.
     pub(super) fn turn(&mut self) -> Vec<u8> {
         let bytes = self.wire.client_reads();
         let (mut rest, mut text) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
             self.tls.read_tls(&mut rest).unwrap();
             self.tls.process_new_packets().unwrap();
-            // Fails once there is no more for now.
+            // Fails when no more is available.
             let _ = self.tls.reader().read_to_end(&mut text);
         }
         let mut out = Vec::new();
@@ -61,7 +61,7 @@ impl Server {
         text
     }
 
-    /// Whether the other end has announced its end.
+    /// Whether the other end has sent close_notify.
     fn has_ended(&mut self) -> bool {
         matches!(self.tls.reader().read(&mut [0]), Ok(0))
     }
@@ -71,14 +71,14 @@ impl Server {
     }
 }
 
-/// Shakes hands with a [`Server`] at the far end.
+/// Performs a handshake with a [`Server`] at the remote end.
 pub(super) async fn connect(stream: Stream) -> Link {
     let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };
     let client = TlsClient::new(&options).unwrap();
     Link::Tls(Box::new(TlsStream::connect(stream, &client, u64::MAX).await.unwrap()))
 }
 
-/// A connection through TLS, on which the far end sends requests.
+/// Serves a connection through TLS, on which the remote end sends requests.
 fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut far) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
@@ -94,7 +94,7 @@ fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     (wire, far)
 }
 
-/// Lets both ends run until nothing more is sent; what the far end has read.
+/// Lets both ends run until nothing more is sent; returns what the remote end has read.
 fn exchange(rig: &Rig, far: &mut Server) -> Vec<u8> {
     let mut came = Vec::new();
     loop {
@@ -116,7 +116,7 @@ fn get(path: &str) -> String {
 fn requests_that_arrive_in_one_record_are_all_answered_with_files_among_them() {
     let rig = Rig::quick();
     let (wire, mut far) = served(&rig);
-    // A buffer for heads takes less than one record of this.
+    // More than fits into a buffer for heads, although it is one record.
     let requests = [get("/fixed?1").repeat(300), get("/file?7"), get("/fixed?3")].concat();
     far.says(requests.as_bytes());
     let came = exchange(&rig, &mut far);
@@ -168,7 +168,7 @@ fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
     let ask = "GET /file?1 HTTP/1.1\r\nHost: zoo\r\nConnection: close\r\n\r\n";
     far.says(ask.as_bytes());
     let mut came = Vec::new();
-    // A record takes some rounds, and each takes a byte at least.
+    // A record takes several rounds, each of which transfers at least one byte.
     for _ in 0..FILE_BYTES {
         if wire.end().is_some() {
             break;

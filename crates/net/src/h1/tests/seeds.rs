@@ -1,5 +1,5 @@
-//! Whatever clients do: they get what they asked for, in order and whole, or a prefix of that which is visibly
-//! broken; and everything they held comes back.
+//! Randomized conversations: clients get the responses to their requests, in order and complete, or a visibly
+//! truncated prefix of these; and all memory is released.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ struct Client {
     done: usize,
     next_ms: u64,
     got: Vec<u8>,
-    /// How seldom it reads: once in so many steps.
+    /// Average number of steps between two reads.
     lazy: u64,
     gentle: bool,
 }
@@ -77,10 +77,10 @@ impl Client {
     }
 }
 
-/// Leaves the way a client may leave that wants its answers.
+/// Ends a script like a client that wants its responses.
 fn end_gently(script: &mut Script, dice: &Dice) {
     if dice.once_in(3) {
-        // Takes the answers bit by bit, but always some of them.
+        // Accepts the responses bit by bit, but always some bytes.
         let rooms = (0..150).flat_map(|_| [Act::Room(1 + dice.roll(30_000) as usize), Act::Wait(100)]);
         script.acts.insert(0, Act::Room(dice.roll(10_000) as usize));
         script.acts.extend(rooms);
@@ -94,7 +94,7 @@ fn end_gently(script: &mut Script, dice: &Dice) {
     }
 }
 
-/// Does one thing or another that breaks a conversation.
+/// Adds a random action that breaks a conversation.
 fn spoil(script: &mut Script, dice: &Dice) {
     let at = dice.roll(script.acts.len() as u64 + 1) as usize;
     match dice.roll(7) {
@@ -114,7 +114,7 @@ fn spoil(script: &mut Script, dice: &Dice) {
     }
 }
 
-/// What a seed says happens, from the first connection to the last timeout.
+/// Runs the scenario of a seed, from the first connection to the last timeout.
 fn run(seed: u64, gentle: bool) {
     let (rig, dice) = (Rig::quick(), Dice::new(seed));
     let mut clients: Vec<Client> = (0..1 + dice.roll(3)).map(|_| Client::new(&rig, &dice, gentle)).collect();
@@ -123,7 +123,7 @@ fn run(seed: u64, gentle: bool) {
         for client in &mut clients {
             client.step(&rig, &dice);
         }
-        // Small steps while somebody acts; only timeouts are left after that.
+        // Small steps while a client acts; afterwards only timeouts are left.
         let acting = clients.iter().any(|client| client.done < client.script.acts.len());
         rig.pass(if acting { 20 } else { 400 });
     }
@@ -134,7 +134,7 @@ fn run(seed: u64, gentle: bool) {
     rig.assert_empty();
 }
 
-/// Runs seeds until one fails, and names it.
+/// Runs seeds until one fails, and reports it.
 fn run_seeds(seeds: std::ops::Range<u64>, gentle: bool) {
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed, gentle))) {

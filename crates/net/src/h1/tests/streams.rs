@@ -9,10 +9,10 @@ use crate::options::{Limits, Timeouts};
 use crate::sim::{Dice, SimulatedWire};
 use crate::toy::{ENDS, FRAME_HEAD_BYTES, Frame, FrameKind, PREFACE};
 
-/// A test that hangs must fail.
+/// Timeout, to make a hanging test fail.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came on one stream.
+/// Received parts of a response.
 #[derive(Default, Debug)]
 struct Got {
     status: String,
@@ -23,15 +23,15 @@ struct Got {
     reset: Option<u8>,
 }
 
-/// A client that speaks the toy protocol.
+/// A client of the toy protocol.
 struct ToyClient {
     wire: Rc<SimulatedWire>,
     unparsed: Vec<u8>,
     got: BTreeMap<u32, Got>,
-    /// What the server granted, for all streams.
+    /// Sum of the server's window updates, by stream.
     granted: BTreeMap<u32, usize>,
     goes_away: bool,
-    /// Whether what is received is granted again at once.
+    /// Whether to update windows as soon as data is received.
     grants: bool,
 }
 
@@ -73,14 +73,14 @@ impl ToyClient {
         self.wire.client_sends(bytes);
     }
 
-    /// Takes what has come, and grants it again.
+    /// Parses received frames and updates the windows.
     fn read(&mut self) -> bool {
         self.unparsed.extend(self.wire.client_reads());
         let (mut at, mut grants) = (0, Vec::new());
         while let Some((frame, len)) = Frame::read(&self.unparsed[at..]).unwrap() {
             at += len;
             let got = self.got.entry(frame.id).or_default();
-            // A request's content may still be read when the response is complete.
+            // The server may read the rest of the request after the response is complete.
             let may_follow = matches!(frame.kind, FrameKind::Reset | FrameKind::Window);
             assert!(!got.ended || may_follow || frame.id == 0, "{frame:?} after the end");
             let text = || String::from_utf8(frame.payload.to_vec()).unwrap();
@@ -115,7 +115,7 @@ impl ToyClient {
         at > 0
     }
 
-    /// Until that is so; files are read by other threads, in their own time.
+    /// Runs until `is_so` returns true; files are read by other threads, which take their time.
     fn settle_until(&mut self, rig: &Rig, is_so: impl Fn(&ToyClient) -> bool) {
         let begun = Instant::now();
         loop {
@@ -129,12 +129,12 @@ impl ToyClient {
         }
     }
 
-    /// Whether all of these have ended.
+    /// Whether all of these streams have ended.
     fn have_ended(&self, ids: &[u32]) -> bool {
         ids.iter().all(|id| self.got.get(id).is_some_and(|got| got.ended))
     }
 
-    /// Until nothing more happens.
+    /// Runs until nothing more happens.
     fn settle(&mut self, rig: &Rig) {
         loop {
             rig.settle();
@@ -329,7 +329,7 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
             most = most.max(rig.core.memory().budget().held_bytes());
             assert!(rig.core.running() <= 102, "{} tasks", rig.core.running());
             if client.wire.unread() == unread && !rig.core.has_ready() {
-                // The server takes no more until its client reads.
+                // The server accepts no more until its client reads.
                 break 'flood;
             }
         }
@@ -339,7 +339,8 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
     rig.assert_empty();
 }
 
-/// A stream that both have ended, or one has reset, is closed for the client, though its task may still run.
+/// A stream that both sides have ended, or one has reset, is closed for the client, although its task may
+/// still run.
 #[test]
 fn a_client_that_keeps_to_the_limit_is_never_refused() {
     let rig = Rig::new(Limits { streams_max: 2, ..Limits::default() }, Timeouts::default());
@@ -347,7 +348,7 @@ fn a_client_that_keeps_to_the_limit_is_never_refused() {
     client.send(&[get(1, "/works-on?1"), get(3, "/works-on?3")].concat());
     client.settle(&rig);
     assert!(client.have_ended(&[1, 3]));
-    // Their tasks still run, and as many as the limit allows are enough.
+    // The tasks of the first streams still run; as many more as the limit permits may begin.
     client.send(&[get(5, "/works-on?5"), get(7, "/works-on?7")].concat());
     client.settle(&rig);
     assert!(rig.core.running() <= 3, "{} tasks", rig.core.running());
@@ -356,7 +357,7 @@ fn a_client_that_keeps_to_the_limit_is_never_refused() {
     client.settle(&rig);
     assert!(client.have_ended(&[5, 7]));
     rig.pass(1_000);
-    // One that is reset counts no more either; one too many does.
+    // A stream that was reset does not count either; one above the limit is refused.
     client.send(&[get(9, "/slow?9"), get(11, "/slow?11"), get(13, "/slow?13")].concat());
     client.send(&[frame(FrameKind::Reset, 0, 9, &[4]), get(15, "/slow?15")].concat());
     client.settle(&rig);
@@ -380,7 +381,7 @@ fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
     client.settle(&rig);
     assert!(client.goes_away && client.got[&1].ended);
     assert_eq!(client.got[&1].body, pattern(1, 30));
-    // A client that does not close is not waited for.
+    // The server does not wait for a client that does not close.
     rig.pass(3_100);
     assert_eq!(rig.open(), 0);
     rig.assert_empty();
@@ -414,8 +415,8 @@ fn a_failing_handler_costs_its_stream_alone() {
     rig.assert_empty();
 }
 
-/// Random streams, windows, resets, room and ends, from a seed. Whatever happens, nothing stays behind, what is whole is right, and
-/// memory is bounded by what the client may have sent and what it has not taken.
+/// Random streams, windows, resets, room and ends, from a seed. In all cases everything is released, complete
+/// responses are correct, and memory is bounded by what the client may have sent and what it has not read.
 #[test]
 fn seeds() {
     let paths = [

@@ -1,4 +1,4 @@
-//! Tunnels between a client and a server, in the clear and through TLS.
+//! Tunnels between a client and a server, with and without TLS.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use crate::link::Link;
 use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
 
-/// What one record of TLS holds at most.
+/// Maximum content of a TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// A tunnel to where `origin` leads, and its client.
+/// Opens a tunnel to `origin`; returns its client.
 fn joined(rig: &Rig) -> Rc<SimulatedWire> {
     let client = rig.connect(0);
     let answer = rig.ask(&client, b"GET /tunnel HTTP/1.1\r\nHost: zoo\r\n\r\n");
@@ -20,7 +20,7 @@ fn joined(rig: &Rig) -> Rc<SimulatedWire> {
     client
 }
 
-/// A tunnel to a server that speaks TLS, and its client.
+/// Opens a tunnel to a TLS server; returns its client and server.
 fn tunnel(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
@@ -40,7 +40,7 @@ fn what_tls_has_decrypted_follows_when_the_client_takes_more() {
     let rig = Rig::quick();
     let (client, mut server) = tunnel(&rig);
     client.set_room(0);
-    // As much as a tunnel reads ahead, and a little that comes decrypted together with the last of it.
+    // As much as a tunnel reads ahead, and a little more that is decrypted with the last of it.
     let ahead = "x".repeat(4 * RECORD_BYTES);
     server.says(ahead.as_bytes());
     server.says(b"last words");
@@ -66,7 +66,7 @@ fn a_server_that_hears_no_more_has_been_heard_to_its_end() {
     server.client_sends(said.as_bytes());
     server.client_half_closes();
     rig.settle();
-    // It closes altogether, while the client still sends.
+    // The server closes both directions while the client still sends.
     server.client_resets();
     for _ in 0..3 {
         client.client_sends(b"are you there?");

@@ -1,25 +1,25 @@
-//! The ends of a response: what its client has taken, and what was left of the request.
+//! The end of a response: what the client has received, and the unread rest of the request.
 
 use super::StreamLane;
 use crate::inbound::BodyChunk;
 use crate::source::{GONE, READ};
 use crate::wait::{self, Interest};
 
-/// How long the rest of a request is read, and dropped, after a response that did not need it.
+/// Time for which the rest of a request is read and discarded after its response.
 const DROPPED_MS: u64 = 1_000;
-/// And how much of it.
+/// Maximum number of discarded bytes.
 const DROPPED_BYTES_MAX: usize = 256 * 1024;
 
 impl StreamLane {
-    /// Whether the client has taken anything of this stream since the last call.
+    /// Whether the client has received any data of this stream since the last call.
     pub(crate) fn has_taken(&mut self) -> bool {
         let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.shared.framed_at.get());
         let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
 
-    /// Reads what is left of the request for a moment, and drops it. Clients that are still sending it discard the response when their
-    /// stream is reset at once.
+    /// Reads and discards the rest of the request for a short time. Clients that are still sending discard
+    /// the response if their stream is reset at once.
     pub(crate) async fn drop_input(&mut self) {
         if self.continue_due || self.shared.is_tunnel.get() {
             return;
@@ -29,7 +29,7 @@ impl StreamLane {
         let mut left_bytes = DROPPED_BYTES_MAX;
         loop {
             let interest = match left_bytes {
-                // It sends what its windows allow, and gets no more of them.
+                // The client may use up its window, which is no longer updated.
                 0 => Interest(GONE),
                 _ => match self.try_body_piece(true) {
                     Ok(BodyChunk::Data(start, end)) => {

@@ -1,4 +1,4 @@
-//! Something else than HTTP on a stream, where its request is an extended CONNECT (RFC 8441).
+//! Tunnels on streams, opened by extended CONNECT (RFC 8441).
 
 use http::Status;
 use http::encode::Lines;
@@ -9,13 +9,13 @@ use crate::filters::DefaultFields;
 use crate::source::READ;
 
 impl StreamLane {
-    /// Whether the request asks for that, and the stream still carries HTTP.
+    /// Whether the request is an extended CONNECT that was not accepted yet.
     pub(crate) fn can_switch(&self) -> bool {
         !self.head.protocol.is_empty() && !self.shared.is_tunnel.get()
     }
 
-    /// The stream carries the protocol that was asked for from here on. `lines` are those of HTTP/1's 101: the fields of a connection are left
-    /// out, and so is the answer to a key, because there is none (RFC 8441 section 5).
+    /// Accepts the tunnel with status 200. `lines` are those of an HTTP/1 101 response; connection-specific
+    /// fields and `Sec-WebSocket-Accept` are left out (RFC 8441 section 5).
     pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
         let mut written = Vec::new();
         lines(&mut Lines::new(&mut written));
@@ -37,12 +37,13 @@ impl StreamLane {
         Status::OK
     }
 
-    /// The other end is gone: the client learns of it by a reset, also after the end of what was sent to it (RFC 8441 section 5).
+    /// Marks the other end as failed, so that the stream is reset, even if its end was already sent (RFC 8441
+    /// section 5).
     pub(crate) fn break_off(&self) {
         self.shared.is_broken.set(true);
     }
 
-    /// Bytes received since then: `None` where there are none now, 0 at the end. The client may send as many again.
+    /// Reads bytes of the tunnel: `None` if none are available, 0 at the end. Updates the client's window.
     pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.raw_at == self.piece.len() {
             self.raw_at = 0;
@@ -69,7 +70,7 @@ impl StreamLane {
         Ok(Some(len))
     }
 
-    /// Gives memory back before a wait that may be long.
+    /// Releases memory before a wait that may be long.
     pub(crate) fn shed(&mut self) {
         if self.raw_at == self.piece.len() {
             (self.piece, self.raw_at) = (Vec::new(), 0);
