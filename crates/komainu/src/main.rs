@@ -5,18 +5,6 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod terminal;
-mod rights;
-mod logging;
-mod clients;
-mod process;
-mod engine;
-mod telemetry;
-mod certificates;
-mod applications;
-mod steps;
-mod cache_handler;
-mod routing;
-mod operator;
 mod assemble;
 mod check;
 mod run;
@@ -40,8 +28,8 @@ use crate::cli::measure;
 use crate::cli::sign_url;
 use crate::cli::status;
 use crate::cli::top;
-use crate::process::sandbox;
 use crate::terminal::printable;
+use process::sandbox;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -5,7 +5,7 @@
 //! small executor, and a clock that is updated once each tick. Cores share only counters, wake-ups and idle
 //! connections to other servers ([`IdleLinks`]). A connection owns its protocol state and borrows buffers
 //! only while data is transferred. Handlers use an [`Exchange`], which hides the HTTP version and the socket.
-//! Routing and policy belong to the [`Service`].
+//! It never routes: routing and policy belong to the [`Service`].
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 

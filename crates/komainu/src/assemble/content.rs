@@ -7,7 +7,7 @@ use config::Config;
 use http::Coding;
 use net::Compression;
 
-use crate::logging::notice::ErrorLog;
+use logging::notice::ErrorLog;
 
 fn coding(coding: &config::Coding) -> Coding {
     match coding {

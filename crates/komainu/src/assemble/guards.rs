@@ -8,10 +8,10 @@ use std::sync::Arc;
 use config::{Config, Crawlers, PathPattern};
 use net::MemoryBudget;
 
-use crate::routing::pages;
-use crate::steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
-use crate::telemetry::metrics::RouteLabels;
-use crate::telemetry::rule_counters::RuleCounters;
+use routing::pages;
+use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
+use telemetry::metrics::RouteLabels;
+use telemetry::rule_counters::RuleCounters;
 
 /// What all cores know together, by site.
 pub(crate) struct GuardPlan {

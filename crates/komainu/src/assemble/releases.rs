@@ -8,10 +8,10 @@ use config::{Action, Config};
 use proxy::Group;
 
 use crate::assemble::upstreams::GroupPlan;
-use crate::routing::router::Route;
-use crate::steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
-use crate::telemetry::metrics::RouteLabels;
-use crate::telemetry::rule_counters::RuleCounters;
+use routing::router::Route;
+use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
+use telemetry::metrics::RouteLabels;
+use telemetry::rule_counters::RuleCounters;
 
 /// What becomes of a route's requests before its handler: faults, copies, a branch.
 pub(crate) fn release(

@@ -18,47 +18,47 @@ use net::{Bandwidth, Core, SpillStore};
 use proxy::{Group, GroupShared, UpstreamEvent};
 use sharing::Sharing;
 
-use crate::applications::cgi_programs::CgiPrograms;
-use crate::applications::hosting::{self, AppHandles, Hosting, Mounted};
 use crate::assemble::content::{compression, effort, route_files, stripped};
 use crate::assemble::dictionaries;
 use crate::assemble::guards::GuardPlan;
 use crate::assemble::releases::{ReleasePlan, release, with_branches};
 use crate::assemble::upstreams::{GroupPlan, UpstreamRoute};
-use crate::cache_handler::handler::RouteCache;
-use crate::cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
-use crate::cache_handler::rules::{CacheRules, RoutePlaces};
-use crate::certificates::tls::TlsPlan;
-use crate::clients::access::ClientAccess;
-use crate::clients::proxies::{sources, trusted_proxies};
-use crate::engine::options::https_port;
-use crate::logging::access::AccessLogs;
-use crate::logging::notice::ErrorLog;
-use crate::logging::sink::LogSinks;
-use crate::operator::access::ControlAccess;
-use crate::routing::edits::RouteEdits;
-use crate::routing::fixed::{fixed_response, status};
-use crate::routing::geo::CountryDatabase;
-use crate::routing::ids::IdRules;
-use crate::routing::internal::{InternalRoutes, RouteGuards, SiteInternals};
-use crate::routing::pages::SitePages;
-use crate::routing::path_rules::{MapValues, PathRules, route_prefix};
-use crate::routing::php::{self, PhpRoute};
-use crate::routing::replace::RouteReplacement;
-use crate::routing::request_path::Strip;
-use crate::routing::router::{Handler, Route, RouteTable};
-use crate::routing::streams::limits::StreamLimits;
-use crate::routing::streams::route::StreamRoutes;
-use crate::steps::auth::AuthPlan;
-use crate::steps::cors;
-use crate::steps::limit::LimitPlan;
-use crate::steps::shaping::queue::QueuePlan;
-use crate::steps::shaping::shared;
-use crate::steps::site_https::SiteHttps;
-use crate::telemetry::costs::CostPlan;
-use crate::telemetry::metrics::{CoreMetrics, RouteLabels};
-use crate::telemetry::otlp::PushOptions;
-use crate::telemetry::traces::TraceExport;
+use cache_handler::handler::RouteCache;
+use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
+use cache_handler::rules::{CacheRules, RoutePlaces};
+use certificates::tls::TlsPlan;
+use engine::clients::access::ClientAccess;
+use engine::clients::proxies::{sources, trusted_proxies};
+use engine::options::https_port;
+use hosting::cgi_programs::CgiPrograms;
+use hosting::workers::{self, AppHandles, Hosting, Mounted};
+use logging::access::AccessLogs;
+use logging::notice::ErrorLog;
+use logging::sink::LogSinks;
+use operator::access::ControlAccess;
+use routing::edits::RouteEdits;
+use routing::fixed::{fixed_response, status};
+use routing::geo::CountryDatabase;
+use routing::ids::IdRules;
+use routing::internal::{InternalRoutes, RouteGuards, SiteInternals};
+use routing::pages::SitePages;
+use routing::path_rules::{MapValues, PathRules, route_prefix};
+use routing::php::{self, PhpRoute};
+use routing::replace::RouteReplacement;
+use routing::request_path::Strip;
+use routing::router::{Handler, Route, RouteTable};
+use routing::streams::limits::StreamLimits;
+use routing::streams::route::StreamRoutes;
+use steps::auth::AuthPlan;
+use steps::cors;
+use steps::limit::LimitPlan;
+use steps::shaping::queue::QueuePlan;
+use steps::shaping::shared;
+use steps::site_https::SiteHttps;
+use telemetry::costs::CostPlan;
+use telemetry::metrics::{CoreMetrics, RouteLabels};
+use telemetry::otlp::PushOptions;
+use telemetry::traces::TraceExport;
 
 /// The part of `limits.memory` that the cache of responses takes at most.
 const CACHE_SHARE: u64 = 4;
@@ -187,7 +187,7 @@ impl ServerPlan {
         for (name, app) in &plan.config.apps {
             match hosting {
                 Some(hosting) => hosting.check(name, app)?,
-                None => _ = hosting::options(name, app)?,
+                None => _ = workers::options(name, app)?,
             }
         }
         // The cores do the same later; here an error can still be returned.

@@ -16,9 +16,9 @@ use proxy::options::{
 };
 use proxy::{Group, GroupShared, GroupSuccession};
 
-use crate::applications::cgi_programs;
-use crate::process::config_files::ConfigFiles;
-use crate::telemetry::metrics::RouteLabels;
+use hosting::cgi_programs;
+use process::config_files::ConfigFiles;
+use telemetry::metrics::RouteLabels;
 
 /// The groups of a configuration, which all cores share, and how each route uses them.
 #[derive(Default)]

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
 
-use crate::rights::file_rights::is_kernels;
-use crate::rights::privilege::{group_id, user_of};
+use rights::file_rights::is_kernels;
+use rights::privilege::{group_id, user_of};
 
 /// What a directive's path has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use config::{Config, NamedPath, Origin, Report, TextSpan};
 
-use crate::process::config_files::{self, FILE_BYTES_MAX};
-use crate::rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
-use crate::rights::privilege::{self, Identity, Rights};
+use process::config_files::{self, FILE_BYTES_MAX};
+use rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
+use rights::privilege::{self, Identity, Rights};
 
 /// Directives, by the end of their names, whose files the serving process itself reads: not through the supervisor.
 const SERVED: [(&str, FileRight); 5] = [

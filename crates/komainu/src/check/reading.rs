@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::check::named_paths;
 use crate::check::path_doubts;
-use crate::operator::config_text::ConfigText;
 use crate::terminal;
+use operator::config_text::ConfigText;
 
 /// Files that a configuration may include.
 const INCLUDED_MAX: usize = 1000;

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use config::{Action, Config};
 
-use crate::applications::hosting;
-use crate::applications::virtualenv::is_closed;
-use crate::certificates::managed;
 use crate::check::start_rights;
-use crate::logging::sink;
-use crate::rights::file_rights::{closed_folder, is_kernels};
-use crate::rights::privilege::{self, Identity, Rights};
 use crate::terminal;
+use certificates::managed;
+use hosting::virtualenv::is_closed;
+use hosting::workers;
+use logging::sink;
+use rights::file_rights::{closed_folder, is_kernels};
+use rights::privilege::{self, Identity, Rights};
 
 /// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
 ///
@@ -29,8 +29,8 @@ pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
     if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
         files_are_open(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
-            hosting::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
-            if let Some(text) = hosting::doubt(name, app, Some(&user)) {
+            workers::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
+            if let Some(text) = workers::doubt(name, app, Some(&user)) {
                 terminal::complain(&format!("warning: {text}"));
             }
         }

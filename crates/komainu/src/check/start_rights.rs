@@ -7,9 +7,9 @@ use std::path::Path;
 use config::{Config, Listen};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::logging::sink;
-use crate::rights::file_rights::{FileRight, closed_folder, lacks, shown};
-use crate::rights::privilege::{Identity, group_id};
+use logging::sink;
+use rights::file_rights::{FileRight, closed_folder, lacks, shown};
+use rights::privilege::{Identity, group_id};
 
 /// The first port that needs no capability, where the kernel does not say.
 const UNPRIVILEGED_PORT: u16 = 1024;

@@ -20,7 +20,7 @@ use crate::cli::ab::Ab;
 use crate::cli::ctl_arguments::Ctl;
 use crate::cli::measure::{BenchArguments, LabArguments};
 use crate::cli::sign_url_arguments::SignUrl;
-use crate::process::confine_arguments::Confine;
+use process::confine_arguments::Confine;
 
 /// One web server in place of a stack: files, reverse proxy, applications, and measuring.
 #[derive(Debug, Parser)]

@@ -11,13 +11,13 @@ use bench::table::TextTable;
 use control::{StateFolder, TrustReport, TrustStores};
 use serde_json::Value;
 
-use crate::certificates::managed::default_state_folder;
 use crate::cli::control_client;
 use crate::cli::status;
-use crate::logging::access::rfc3339;
-use crate::operator::socket;
-use crate::process::config_files;
 use crate::terminal::{complain, printable};
+use certificates::managed::default_state_folder;
+use logging::access::rfc3339;
+use operator::socket;
+use process::config_files;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cert {

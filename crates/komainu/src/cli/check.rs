@@ -11,13 +11,13 @@ use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
 
 use crate::assemble::routes::empty_segments;
-use crate::cache_handler::urls::listener_key_for;
-use crate::certificates::tls::TlsPlan;
 use crate::check::reading::read;
 use crate::check::start_checks;
-use crate::clients::access::ClientAccess;
-use crate::routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use crate::terminal;
+use cache_handler::urls::listener_key_for;
+use certificates::tls::TlsPlan;
+use engine::clients::access::ClientAccess;
+use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
@@ -51,15 +51,15 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     let of_system = start_checks::warnings(config);
-    for text in of_files.chain(crate::certificates::managed::warnings(config)).chain(of_system) {
+    for text in of_files.chain(certificates::managed::warnings(config)).chain(of_system) {
         terminal::complain(&format!("warning: {text}"));
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
-        crate::certificates::managed::dns_server(dns, &crate::process::config_files::ConfigFiles::default())
+        certificates::managed::dns_server(dns, &process::config_files::ConfigFiles::default())
             .map_err(|error| format!("error: {error}"))?;
     }
-    crate::certificates::managed::files_exist(config).map_err(|error| format!("error: {error}"))?;
+    certificates::managed::files_exist(config).map_err(|error| format!("error: {error}"))?;
     start_checks::users_exist(config)?;
     start_checks::logs_have_folders(config)?;
     let text = match &arguments.explain {

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::getuid;
 use serde_json::Value;
 
-use crate::operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
+use operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
 
 /// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
 const ALIVE_MAX: Duration = Duration::from_secs(10);

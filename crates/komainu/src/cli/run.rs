@@ -1,6 +1,5 @@
 //! `komainu run`: serves targets of the command line, without a configuration file.
 
-use crate::applications::env_file;
 use crate::check::start_checks;
 use crate::cli::serve::TakenOver;
 use crate::cli::serve::served;
@@ -15,8 +14,6 @@ use crate::cli::values::count;
 use crate::cli::values::listen;
 use crate::cli::values::memory;
 use crate::cli::values::timeout;
-use crate::rights::privilege;
-use crate::rights::privilege::Rights;
 use crate::run::start::Start;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -32,6 +29,9 @@ use config::Route;
 use config::Site;
 use config::SiteTls;
 use config::Workers;
+use hosting::env_file;
+use rights::privilege;
+use rights::privilege::Rights;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::path::PathBuf;

@@ -1,17 +1,17 @@
 //! What `komainu run` and `komainu start` have in common: the start of a server or of its supervisor.
 
-use crate::process::inherited::Inherited;
-use crate::process::sockets::GivenSockets;
-use crate::process::systemd;
-use crate::process::upgrade;
-use crate::process::upgrade::Predecessor;
-use crate::rights::privilege::Identity;
 use crate::run::start;
 use crate::run::start::Start;
 use crate::run::supervisor;
 use crate::terminal;
 use config::Config;
 use link::LinkRequest;
+use process::inherited::Inherited;
+use process::sockets::GivenSockets;
+use process::systemd;
+use process::upgrade;
+use process::upgrade::Predecessor;
+use rights::privilege::Identity;
 use signal_hook::consts::SIGXFSZ;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;

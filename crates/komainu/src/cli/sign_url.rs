@@ -7,7 +7,7 @@ use http::EmptySegments;
 use http::path::{encoded_path, matched_path};
 
 use crate::cli::sign_url_arguments::SignUrl;
-use crate::steps::auth;
+use steps::auth;
 
 /// The signed URL.
 ///

@@ -5,13 +5,13 @@ use crate::check::start_checks;
 use crate::cli::serve::TakenOver;
 use crate::cli::serve::served;
 use crate::cli::serve::supervised;
-use crate::operator::config_text::ConfigText;
-use crate::process::inherited;
-use crate::rights::privilege;
-use crate::rights::privilege::Rights;
 use crate::run::start::Start;
 use clap::Args;
 use link::LinkRequest;
+use operator::config_text::ConfigText;
+use process::inherited;
+use rights::privilege;
+use rights::privilege::Rights;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]

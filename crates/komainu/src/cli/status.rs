@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::cli::control_client;
 use crate::cli::status_fetch;
-use crate::operator::socket;
 use crate::terminal;
+use operator::socket;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use crate::check::named_things;
 use crate::check::reading;
 use crate::check::reading::ReadConfig;
-use crate::engine::options;
-use crate::operator::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::run::lifecycle::{RunningServer, late_changes};
 use crate::run::staged_files::{StageError, StagedFiles};
+use engine::options;
+use operator::config_text::{ConfigEdit, ConfigText, EditError};
 
 impl RunningServer {
     /// Changes the configuration, all or nothing, and writes it to its files where that can be.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use control::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
 
-use crate::logging::notice::ErrorLog;
-use crate::logging::record::now_ns;
-use crate::operator::endpoint::Operated;
-use crate::telemetry::otlp::{self, CountedTime, PushOptions};
+use logging::notice::ErrorLog;
+use logging::record::now_ns;
+use operator::endpoint::Operated;
+use telemetry::otlp::{self, CountedTime, PushOptions};
 
 /// How long the end of the server waits until the collector has the last values.
 const LAST_MAX: Duration = Duration::from_secs(2);

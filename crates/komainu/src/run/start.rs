@@ -16,39 +16,39 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::applications::hosting::{AppHandles, Hosting};
-use crate::applications::watch;
 use crate::assemble::routes::{self, CoreContext, ServerPlan};
-use crate::cache_handler::commands;
-use crate::certificates::managed::{AutomaticCertificates, is_system};
-use crate::certificates::tls::TlsPlan;
 use crate::check::reading::Reread;
-use crate::engine::generations::Generations;
-use crate::engine::options::{self, Descriptors};
-use crate::logging::access::FLUSH_MS;
-use crate::logging::notice::ErrorLog;
-use crate::operator::api::{self, Api, AuditLog};
-use crate::operator::config_text::{ConfigText, EditError};
-use crate::operator::endpoint::Operated;
-use crate::operator::listener::ControlListener;
-use crate::operator::pending::{BEGIN_MAX, NoOutcome, pending};
-use crate::operator::socket::{self, ApiLine, ControlClients, ServerInfo, Socket};
-use crate::process::crashes;
-use crate::process::inherited::Inherited;
-use crate::process::link::SupervisorLink;
-use crate::process::logs::Logs;
-use crate::process::sandbox::Sandbox;
-use crate::process::sockets::GivenSockets;
-use crate::process::systemd::{self, Notifier};
-use crate::process::upgrade::Predecessor;
-use crate::rights::privilege;
-use crate::routing::router::{GenerationTable, Router, SharedRouter};
 use crate::run::lifecycle::{
     Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals,
 };
 use crate::run::push::MetricsPush;
-use crate::steps::shaping::connections::ClientConnections;
-use crate::telemetry::metrics::{CoreMetrics, Metrics};
+use cache_handler::commands;
+use certificates::managed::{AutomaticCertificates, is_system};
+use certificates::tls::TlsPlan;
+use engine::generations::Generations;
+use engine::options::{self, Descriptors};
+use hosting::watch;
+use hosting::workers::{AppHandles, Hosting};
+use logging::access::FLUSH_MS;
+use logging::notice::ErrorLog;
+use operator::api::{self, Api, AuditLog};
+use operator::config_text::{ConfigText, EditError};
+use operator::endpoint::Operated;
+use operator::listener::ControlListener;
+use operator::pending::{BEGIN_MAX, NoOutcome, pending};
+use operator::socket::{self, ApiLine, ControlClients, ServerInfo, Socket};
+use process::crashes;
+use process::inherited::Inherited;
+use process::link::SupervisorLink;
+use process::logs::Logs;
+use process::sandbox::Sandbox;
+use process::sockets::GivenSockets;
+use process::systemd::{self, Notifier};
+use process::upgrade::Predecessor;
+use rights::privilege;
+use routing::router::{GenerationTable, Router, SharedRouter};
+use steps::shaping::connections::ClientConnections;
+use telemetry::metrics::{CoreMetrics, Metrics};
 
 /// The configuration to serve, and its source.
 pub(crate) struct Start {

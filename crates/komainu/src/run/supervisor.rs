@@ -2,7 +2,7 @@
 //!
 //! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
 //! until then connections wait in the listening sockets, which stay open here. It reads nothing from the network. From the
-//! server it accepts only the requests of [`crate::process::link`], and answers them from the configuration that it has read itself.
+//! server it accepts only the requests of [`process::link`], and answers them from the configuration that it has read itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,22 +22,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_se
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use crate::certificates::managed;
-use crate::engine::options;
-use crate::logging::notice::ErrorLog;
-use crate::logging::sink::{LogSink, LogTarget};
-use crate::operator::socket::Socket;
-use crate::process::crashes;
-use crate::process::link::{self, SupervisorOrder};
-use crate::process::sockets::GivenSockets;
-use crate::process::stop_signals::StopSignals;
-use crate::process::systemd::{self, Notifier};
-use crate::process::upgrade::{self, HandedSockets, Predecessor, Successor};
-use crate::rights::privilege::{self, Identity};
-use crate::rights::process_status::ProcessStatus;
 use crate::run::supervisor_answers::{
     ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
 };
+use certificates::managed;
+use engine::options;
+use logging::notice::ErrorLog;
+use logging::sink::{LogSink, LogTarget};
+use operator::socket::Socket;
+use process::crashes;
+use process::link::{self, SupervisorOrder};
+use process::sockets::GivenSockets;
+use process::stop_signals::StopSignals;
+use process::systemd::{self, Notifier};
+use process::upgrade::{self, HandedSockets, Predecessor, Successor};
+use rights::privilege::{self, Identity};
+use rights::process_status::ProcessStatus;
 
 /// The pause before a server that dies again and again is started: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);

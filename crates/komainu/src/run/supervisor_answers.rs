@@ -23,19 +23,19 @@ use rustix::process::{
     pidfd_getfd, pidfd_open, pidfd_send_signal, test_kill_process_group, waitid,
 };
 
-use crate::applications::hosting;
 use crate::check::reading;
-use crate::engine::options;
-use crate::logging::notice::ErrorLog;
-use crate::logging::sink::{self, LogSink, LogTarget, open_file};
-use crate::operator::socket::Socket;
-use crate::process::config_files::{self, NamedFiles};
-use crate::process::control_file;
-use crate::process::link;
-use crate::process::systemd::Notifier;
-use crate::process::upgrade::Predecessor;
-use crate::rights::privilege::Identity;
-use crate::rights::process_status::{ProcessStatus, pid_of};
+use engine::options;
+use hosting::workers;
+use logging::notice::ErrorLog;
+use logging::sink::{self, LogSink, LogTarget, open_file};
+use operator::socket::Socket;
+use process::config_files::{self, NamedFiles};
+use process::control_file;
+use process::link;
+use process::systemd::Notifier;
+use process::upgrade::Predecessor;
+use rights::privilege::Identity;
+use rights::process_status::{ProcessStatus, pid_of};
 
 /// A configuration and the text it was read from; no text if it comes from the command line.
 pub(crate) struct LoadedConfig {
@@ -89,7 +89,7 @@ const GROUPS_MAX: usize = 4096;
 /// Whether the files and users are there of applications that this process will start.
 pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
     let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
-    launched.into_iter().try_for_each(|(name, app)| hosting::options(name, app).map(drop))
+    launched.into_iter().try_for_each(|(name, app)| workers::options(name, app).map(drop))
 }
 
 /// Refuses a process that is no child of this one, or that was reaped.
@@ -331,7 +331,7 @@ impl ParentState {
             let current = lock(&self.current);
             let app = current.config.apps.iter().find(|(other, app)| other == name && app.user.is_some());
             let (_, app) = app.ok_or_else(|| io::Error::other("there is no such application"))?;
-            hosting::options(name, app)?
+            workers::options(name, app)?
         };
         let (user, _) =
             options.user.ok_or_else(|| io::Error::other("the application has no user of its own"))?;

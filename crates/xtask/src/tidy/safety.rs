@@ -8,7 +8,7 @@ use crate::tidy::tree::SourceTree;
 const ALLOWED: &[&str] = &[
     "crates/ring/",
     "crates/workers/",
-    "crates/komainu/src/engine/memory.rs",
+    "crates/engine/src/memory.rs",
     "crates/net/src/sys.rs",
     "crates/net/src/sys/",
     "workers/native/examples/",

@@ -1,120 +1,60 @@
-//! Words: the ones that nginx, the RFCs and their readers use, in names, comments, messages and documents.
+//! First words of documentation: an item is described by a noun phrase or a verb, not by a question word or a pronoun.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
-/// A refused word, or two words, in small letters, and what to write instead.
-struct PlainWords {
-    words: &'static [&'static str],
-    remedy: &'static str,
-}
+/// First words that leave the reader to guess the subject.
+const REFUSED: [&str; 9] = ["What", "Its", "It", "Where", "Which", "Those", "By", "Who", "Whose"];
+/// One in so many blocks may begin with such a word.
+const SHARE: usize = 100;
 
-const REFUSED: &[PlainWords] = &[
-    PlainWords {
-        words: &[
-            "told",
-            "tells",
-            "telling",
-            "to tell",
-            "tell the",
-            "tell of",
-            "tell which",
-            "tell what",
-            "tell whether",
-        ],
-        remedy: "write who reports, logs, notifies, sends or states what",
-    },
-    PlainWords { words: &["anew"], remedy: "write `again` or `new`" },
-    PlainWords { words: &["heed", "heeds", "heeded"], remedy: "write `watch`, `follow` or `check`" },
-    PlainWords {
-        words: &["whom", "whence", "hither", "thither", "thereof", "lest", "aught"],
-        remedy: "name the thing",
-    },
-    PlainWords { words: &["betake", "betakes", "behold"], remedy: "write the plain verb" },
-    PlainWords { words: &["errand", "errands"], remedy: "write `request`, `task` or `command`" },
-    PlainWords { words: &["goes on", "go on", "going on", "went on"], remedy: "write `continue`" },
-    PlainWords { words: &["let go", "lets go", "letting go"], remedy: "write `release`, `drop` or `close`" },
-    PlainWords { words: &["comes of", "come of"], remedy: "write `results from`, or what happens" },
-];
-
-/// Endings of the names of files that are read.
-const ENDINGS: [&str; 12] =
-    [".rs", ".md", ".toml", ".c", ".h", ".cpp", ".py", ".rb", ".pm", ".pl", ".sh", "Makefile"];
-
-/// This file has the list.
-const LIST: &str = "crates/xtask/src/tidy/words.rs";
-
-/// All findings about words.
+/// All findings about first words of documentation blocks, where they are more than one in [`SHARE`].
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
-    let is_read = |name: &str| {
-        ENDINGS.iter().any(|ending| name.ends_with(ending))
-            || (name.starts_with("scripts/") && !name.contains('.'))
-    };
-    let mut findings = Vec::new();
-    for (file, text) in tree.files().filter(|(name, _)| is_read(name) && *name != LIST) {
-        for (at, line) in text.lines().enumerate() {
-            findings.extend(refused(line).into_iter().map(|(word, remedy)| {
-                TidyFinding::new(file, at + 1, format!("`{word}` is not a plain word here"), remedy)
-            }));
+    let mut blocks = 0;
+    let mut refused = Vec::new();
+    for (file, text) in tree.rust() {
+        for (line, first) in first_words(text) {
+            blocks += 1;
+            if REFUSED.contains(&first) {
+                let what = format!("this documentation begins with `{first}`");
+                let remedy = "begin with a noun phrase, or with a verb in the third person";
+                refused.push(TidyFinding::new(file, line, what, remedy));
+            }
         }
     }
-    findings
+    if refused.len() * SHARE > blocks { refused } else { Vec::new() }
 }
 
-/// The refused words of a line. The parts of `snake_case` are words; a hyphen joins two words to one (`--kill-whom`).
-fn refused(line: &str) -> Vec<(&'static str, &'static str)> {
-    let line = line.to_lowercase().replace('_', " ");
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let is_part = |c: char| c.is_alphanumeric() || c == '-';
-    let has = |wanted: &str| {
-        line.match_indices(wanted)
-            .any(|(at, _)| !line[..at].ends_with(is_part) && !line[at + wanted.len()..].starts_with(is_part))
-    };
-    let all = REFUSED.iter().flat_map(|refused| refused.words.iter().map(|word| (*word, refused.remedy)));
-    all.filter(|(word, _)| has(word)).collect()
+/// The first word of each block of `///` or `//!`, with its line.
+fn first_words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut was_document = false;
+    text.lines().enumerate().filter_map(move |(at, line)| {
+        let line = line.trim_start();
+        let document = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let begins = document.is_some() && !was_document;
+        was_document = document.is_some();
+        let words = document.filter(|_| begins)?;
+        let first = words.split_whitespace().next()?;
+        Some((at + 1, first.trim_end_matches([',', ':', '.'])))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(file: &str, text: &str) -> usize {
-        check(&SourceTree::of(&[(file, text)])).len()
+    #[test]
+    fn first_words_of_blocks_are_read() {
+        let text = "//! What it owns.\n//! It never acts.\n\n/// Returns it.\n///\n/// Where it is.\nfn f() {}\n    /// Whose\n";
+        assert_eq!(first_words(text).collect::<Vec<_>>(), [(1, "What"), (4, "Returns"), (8, "Whose")]);
     }
 
     #[test]
-    fn refused_words_are_found_in_comments_strings_names_and_documents() {
-        for (file, text) in [
-            ("a.rs", "// The client is told."),
-            ("a.rs", "let text = \"Told once\";"),
-            ("a.rs", "fn told_once() {}"),
-            ("a.rs", "fn let_go() {}"),
-            ("docs/a.md", "It goes  on."),
-            ("workers/a.c", "/* started anew */"),
-            ("scripts/setup", "# to whom"),
-        ] {
-            assert_eq!(found(file, text), 1, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_finding_has_its_line_and_the_remedy() {
-        let findings = check(&SourceTree::of(&[("a.py", "a\n# loads it anew\n")]));
-        assert_eq!(
-            findings[0].to_string(),
-            "a.py:2: `anew` is not a plain word here; write `again` or `new`"
-        );
-    }
-
-    #[test]
-    fn parts_of_words_options_and_data_pass() {
-        for (file, text) in [
-            ("a.rs", "// retold, a teller, untold, renewal"),
-            ("docs/a.md", "systemctl kill --kill-whom=main"),
-            ("a.rs", "// it goes. On the next line"),
-            ("a.txt", "told"),
-        ] {
-            assert_eq!(found(file, text), 0, "{text}");
-        }
+    fn one_in_a_hundred_is_no_finding() {
+        let good = "/// A noun.\n\n".repeat(99);
+        let bad = "/// Which it is.\n";
+        let found = |text: &str| check(&SourceTree::of(&[("crates/a/src/lib.rs", text)])).len();
+        assert_eq!(found(&format!("{good}{bad}")), 0);
+        assert_eq!(found(&format!("{good}{bad}\n{bad}")), 2);
     }
 }

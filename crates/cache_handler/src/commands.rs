@@ -1,0 +1,291 @@
+//! What `komainu cache purge|stats|why` asks of a running server, by its control socket: `cache purge DOCUMENT`, `cache stats` and
+//! `cache why DOCUMENT`, each with one JSON document as its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use cache::{
+    Cache, CacheEntry, DECIDED_BY_CONFIGURATION, NotStored, Object, Outcome, Purge, Purged, decided_by, key,
+};
+use config::{Config, ConfigLine};
+use serde_json::{Value, json};
+
+use crate::urls::{self, NamedRequest, NamedRules};
+
+/// Does what a line says after `cache `; the document for who sent it.
+pub fn obey(line: &str, cache: Option<&Arc<Cache>>, config: &Config) -> Value {
+    let Some(cache) = cache else { return error("the server has no cache: no route has `cache`") };
+    let (command, document) = line.split_once(' ').unwrap_or((line, "{}"));
+    let Ok(document) = serde_json::from_str(document) else { return error("the document is no JSON") };
+    match command {
+        "purge" => purge(cache, config, &document),
+        "stats" => stats(cache),
+        "why" => why(cache, config, &document),
+        _ => error("unknown command of the cache: send \"purge\", \"stats\" or \"why\""),
+    }
+}
+
+fn error(text: impl Into<String>) -> Value {
+    json!({ "error": text.into() })
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both";
+
+/// `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`, and `"soft": true`.
+fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
+    let text = |name: &str| document[name].as_str();
+    let url = |text: &str| key::normal_url(text).ok_or_else(|| error(format!("{text} {NO_URL}")));
+    let purge = match (text("url"), text("prefix"), text("tag"), document["all"].as_bool()) {
+        // In each form that the rules of its routes may give it in a key.
+        (Some(text), ..) => {
+            url(text).map(|url| urls::key_urls(config, cache, &url).into_iter().map(Purge::Exact).collect())
+        }
+        (_, Some(text), ..) => url(text).map(|url| vec![Purge::Prefix(url)]),
+        (.., Some(tag), _) if !tag.is_empty() => Ok(vec![Purge::Tag { tag: tag.into(), host: None }]),
+        (.., Some(true)) => Ok(vec![Purge::All]),
+        _ => Err(error("nothing is named that is to be purged")),
+    };
+    let purges: Vec<Purge> = match purge {
+        Ok(purges) => purges,
+        Err(error) => return error,
+    };
+    let (is_soft, now_s) = (document["soft"].as_bool() == Some(true), now_s());
+    let all: Vec<Purged> = purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).collect();
+    let (objects, bytes) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.objects, sum.1 + one.bytes));
+    json!({ "objects": objects, "bytes": bytes })
+}
+
+fn stats(cache: &Cache) -> Value {
+    let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (counters, stats) = (&cache.counters, cache.stats());
+    let objects = cache.count_objects();
+    let (stored, replaced, removed) =
+        (value(&counters.stored), value(&counters.replaced), value(&counters.removed));
+    let refused: serde_json::Map<String, Value> = NotStored::ALL
+        .iter()
+        .zip(&counters.refused)
+        .map(|(why, count)| (why.text().to_owned(), json!(value(count))))
+        .collect();
+    json!({
+        "hits": value(&counters.hits),
+        "stale": value(&counters.stale),
+        "misses": value(&counters.misses),
+        "revalidated": value(&counters.validations),
+        "coalesced": value(&counters.collapsed),
+        "passed": value(&counters.bypassed),
+        "stored": stored,
+        "replaced": replaced,
+        "removed": removed,
+        // What was stored and is nowhere else has left to make room.
+        "evicted": stored.saturating_sub(replaced + removed + objects),
+        "purges": value(&counters.purges),
+        "purged": value(&counters.purged),
+        "refused": refused,
+        "urls": stats.entries,
+        "objects": objects,
+        "bytes": stats.bytes,
+        "bytes_max": stats.bytes_max,
+        "object_bytes_max": cache.limits().object_bytes_max,
+        "fills": stats.fills,
+    })
+}
+
+/// `{ "url": text, "fields": ["Name: value", …] }`.
+fn why(cache: &Cache, config: &Config, document: &Value) -> Value {
+    let text = document["url"].as_str().unwrap_or_default();
+    let Some(url) = key::normal_url(text) else { return error(format!("{text} {NO_URL}")) };
+    let fields = document["fields"].as_array().map_or(&[][..], Vec::as_slice);
+    let request = match NamedRequest::new(&url, fields.iter().filter_map(Value::as_str)) {
+        Ok(request) => request,
+        Err(text) => return error(text),
+    };
+    let now_s = now_s();
+    let rules = urls::rules_for(config, &request, url.starts_with(b"https:"));
+    let mut urls = Vec::new();
+    for url in urls::key_urls(config, cache, &url) {
+        match url.strip_prefix(b"//") {
+            Some(rest) => urls.extend([[b"http://", rest].concat(), [b"https://", rest].concat()]),
+            None => urls.push(url),
+        }
+    }
+    let passes = match &rules {
+        Some(None) => Some("the route that answers it has no `cache`".to_owned()),
+        Some(Some(rules)) => {
+            rules.rules.line_of_bypass(rules.matched).map(|line| in_line("bypass = true", line))
+        }
+        None => None,
+    };
+    let rules = rules.flatten();
+    let mut responses = Vec::new();
+    let mut last = None;
+    for url in &urls {
+        for key in cache.keys_of(url) {
+            let Some(entry) = cache.look(&key) else { continue };
+            responses.extend(shown_entry(&key, &entry, &request, rules.as_ref(), now_s));
+        }
+        last = last.max(cache.last_outcome(url).map(|(outcome, at_s)| (at_s, said(outcome, rules.as_ref()))));
+    }
+    json!({
+        "url": text,
+        "passes": passes,
+        "responses": responses,
+        "last": last.map(|(at_s, said)| json!({ "outcome": said, "ago_s": now_s.saturating_sub(at_s) })),
+    })
+}
+
+fn in_line(directive: &str, line: &ConfigLine) -> String {
+    format!("`{directive}` in {line} of the configuration")
+}
+
+fn said(outcome: Outcome, rules: Option<&NamedRules>) -> String {
+    match outcome {
+        Outcome::Refused(NotStored::Rule) => {
+            let lines = rules.map(|rules| rules.rules.lines_of_refusals(rules.matched)).unwrap_or_default();
+            let all: Vec<String> = lines.into_iter().map(|line| in_line("store = false", line)).collect();
+            let by = if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) };
+            format!("it was not stored: {}{by}", NotStored::Rule.text())
+        }
+        Outcome::Stored => "it was stored".to_owned(),
+        Outcome::Refused(why) => format!("it was not stored: {}", why.text()),
+        Outcome::BrokenOff => {
+            "it was not stored: the origin could not be reached, or it broke off".to_owned()
+        }
+        Outcome::Purged => "it was removed by a purge".to_owned(),
+        Outcome::Invalidated => "it was removed after an unsafe request (such as POST) to its URL".to_owned(),
+    }
+}
+
+fn shown_entry<'e>(
+    key: &'e [u8],
+    entry: &'e CacheEntry,
+    request: &'e NamedRequest,
+    rules: Option<&'e NamedRules>,
+    now_s: u64,
+) -> impl Iterator<Item = Value> + 'e {
+    let answer = entry.select((&request.head, &request.bytes));
+    entry.objects().iter().map(move |object| {
+        let answers = answer.is_some_and(|answer| Arc::ptr_eq(answer, object));
+        shown(key, object, answers, rules, now_s)
+    })
+}
+
+fn shown(key: &[u8], object: &Object, answers: bool, rules: Option<&NamedRules>, now_s: u64) -> Value {
+    let freshness = object.freshness();
+    let until = |grace_s: u64| (freshness.lifetime_s + grace_s) as i64 - freshness.age_s(now_s) as i64;
+    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut decided_by = decided_by(object.status, &object.fields, &freshness);
+    let lifetime =
+        rules.and_then(|rules| rules.rules.line_of_lifetime(rules.matched, object.status, &object.fields));
+    if let Some((directive, line)) = lifetime.filter(|_| decided_by == DECIDED_BY_CONFIGURATION) {
+        decided_by = in_line(directive, line);
+    }
+    json!({
+        "key": lossy(key),
+        "status": object.status.code(),
+        "bytes": object.body.len(),
+        "age_s": freshness.age_s(now_s),
+        "ttl_s": freshness.ttl_s(now_s),
+        "while_revalidate_s": until(freshness.while_revalidate_s),
+        "if_error_s": until(freshness.if_error_s),
+        "if_unreachable_s": until(freshness.unreachable_s),
+        "decided_by": decided_by,
+        "is_soft_purged": object.is_expired(),
+        "is_validated_always": freshness.no_cache,
+        "varies": object.variant.shown(),
+        "tags": lossy(object.tags().text()),
+        "hits": object.hits(),
+        "answers": answers,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cache::{FillStart, Freshness, RequestVariant, StoreLimits, StoredBody};
+    use http::{Fields, Status};
+
+    fn cache_of(url: &str, lines: &[(&str, &str)]) -> Arc<Cache> {
+        let cache = Arc::new(Cache::new(StoreLimits::default(), Arc::new(|_, _| {})));
+        let mut fields = Fields::new();
+        lines.iter().for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
+        let NamedRequest { head, bytes } = NamedRequest::new(b"//a/x", ["A: 1"].into_iter()).unwrap();
+        let variant = RequestVariant::of(&fields, (&head, &bytes)).unwrap();
+        let freshness = Freshness { answered_s: now_s(), lifetime_s: 3600, ..Freshness::default() };
+        let body = StoredBody::new(vec![b"content"[..].into()]);
+        let object = cache.counted(Object::new(Status::OK, fields, body, variant, freshness));
+        let FillStart::Lead(fill, _reader) = cache.begin(url.as_bytes(), None) else { panic!("no room") };
+        cache.store(&fill, object).unwrap();
+        cache.note_outcome(url.as_bytes(), Outcome::Stored, now_s());
+        cache
+    }
+
+    #[test]
+    fn what_is_stored_is_explained_for_a_request() {
+        let lines = [("Cache-Control", "max-age=3600"), ("Vary", "A, B"), ("xkey", "t u")];
+        let cache = cache_of("https://a/x", &lines);
+        let asked = |fields: &[&str]| {
+            obey(
+                &format!("why {}", json!({ "url": "//A/x", "fields": fields })),
+                Some(&cache),
+                &Config::default(),
+            )
+        };
+        let said = asked(&["A: 1"]);
+        let one = &said["responses"][0];
+        assert_eq!((&one["status"], &one["bytes"], &one["answers"]), (&json!(200), &json!(7), &json!(true)));
+        assert_eq!(one["varies"], json!(["a: 1", "b is absent"]));
+        assert_eq!(
+            (&one["tags"], &one["decided_by"]),
+            (&json!("t u"), &json!("Cache-Control: max-age=3600"))
+        );
+        assert!(
+            one["ttl_s"].as_i64().unwrap() > 3500 && said["last"]["outcome"] == "it was stored",
+            "{said}"
+        );
+        assert_eq!(asked(&["A: 2"])["responses"][0]["answers"], json!(false));
+        for (bad, says) in
+            [("why {\"url\": \"x\"}", "no URL"), ("why x", "no JSON"), ("nonsense", "unknown command")]
+        {
+            assert!(
+                obey(bad, Some(&cache), &Config::default())["error"].as_str().unwrap().contains(says),
+                "{bad}"
+            );
+        }
+        assert!(asked(&["A: 1\r\nB: 2"])["error"].as_str().unwrap().contains("header field"));
+        assert!(obey("stats", None, &Config::default())["error"].as_str().unwrap().contains("no cache"));
+    }
+
+    #[test]
+    fn purges_say_how_much_and_the_rest_is_counted() {
+        let cache = cache_of("https://a/x", &[("xkey", "t")]);
+        let purged = |document: Value| obey(&format!("purge {document}"), Some(&cache), &Config::default());
+        assert_eq!(purged(json!({ "tag": "u" })), json!({ "objects": 0, "bytes": 0 }));
+        assert_eq!(purged(json!({ "prefix": "//a/", "soft": true }))["objects"], json!(1));
+        for nothing in [json!({}), json!({ "tag": "" }), json!({ "all": false }), json!({ "url": "x" })] {
+            assert!(purged(nothing.clone())["error"].is_string(), "{nothing}");
+        }
+        let done = purged(json!({ "all": true }));
+        assert!(done["objects"] == 1 && done["bytes"].as_u64().unwrap() > 7, "{done}");
+        cache.note_outcome(b"https://a/x", Outcome::Refused(NotStored::Private), now_s());
+        let said = obey("stats", Some(&cache), &Config::default());
+        assert_eq!(
+            [
+                &said["stored"],
+                &said["removed"],
+                &said["evicted"],
+                &said["purges"],
+                &said["purged"],
+                &said["objects"]
+            ],
+            [&json!(1), &json!(1), &json!(0), &json!(3), &json!(2), &json!(0)]
+        );
+        assert_eq!(said["refused"][NotStored::Private.text()], json!(1));
+        let why = obey("why {\"url\": \"https://a/x\"}", Some(&cache), &Config::default());
+        assert_eq!(why["last"]["outcome"], json!("it was not stored: the response says private"));
+    }
+}

@@ -1,0 +1,416 @@
+//! What becomes of a response that was asked for the cache: it is stored, passed to those who wait, or a stored one takes its
+//! place.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use cache::{
+    Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
+    Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
+    assess, own_fields, stored_fields, tags, vary::VaryFault,
+};
+use coding::HashedContent;
+use http::{Fields, Head, Length, Status};
+use net::{Core, DetachedRequest, DictionarySource, DictionaryTransport, Pressure, ResponseSink};
+
+use crate::rules::{CacheRules, MatchedRules};
+
+/// Takes the response of the origin.
+pub(crate) struct FillSink {
+    cache: Arc<Cache>,
+    rules: Rc<CacheRules>,
+    matched: MatchedRules,
+    /// What the key was made by, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
+    fill: Arc<Fill>,
+    core: Core,
+    /// The request, for the fields that `Vary` names.
+    head: Head,
+    bytes: Vec<u8>,
+    facts: RequestFacts,
+    stale: Option<Arc<Object>>,
+    /// Whether the response is for clients of all codings.
+    is_for_all_codings: bool,
+    /// Where clients keep the response as a dictionary: from where.
+    dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
+    asked_s: u64,
+    /// What is stored at the end.
+    pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
+    /// Its content, where it is large.
+    filed: RefCell<Option<StoredBody>>,
+    /// The content is a file that an application has named: how old that is says nothing of the response.
+    is_named_file: Cell<bool>,
+    /// Other clients must not get the response.
+    is_unstorable: Cell<bool>,
+    /// A stored response is the answer: nothing more of this one is wanted.
+    is_answered: Cell<bool>,
+    is_concluded: Cell<bool>,
+}
+
+impl FillSink {
+    pub(crate) fn new(
+        (cache, rules): (&Arc<Cache>, &Rc<CacheRules>),
+        (matched, search): (MatchedRules, Option<Arc<SearchRule>>),
+        request: &DetachedRequest,
+        fill: Arc<Fill>,
+        facts: RequestFacts,
+        stale: Option<Arc<Object>>,
+    ) -> FillSink {
+        let core = request.core().clone();
+        let (head, bytes) = request.head();
+        FillSink {
+            cache: cache.clone(),
+            rules: rules.clone(),
+            matched,
+            search,
+            fill,
+            asked_s: core.unix_s(),
+            core,
+            head: head.clone(),
+            bytes: bytes.to_vec(),
+            facts,
+            stale,
+            is_for_all_codings: false,
+            dictionary: None,
+            pending: RefCell::default(),
+            filed: RefCell::default(),
+            is_named_file: Cell::new(false),
+            is_unstorable: Cell::new(false),
+            is_answered: Cell::new(false),
+            is_concluded: Cell::new(false),
+        }
+    }
+
+    /// The same for a request that accepts no coding, as its response is compressed here, and for a response that clients may
+    /// keep as a dictionary.
+    pub(crate) fn with_codings(
+        mut self,
+        is_for_all_codings: bool,
+        dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
+    ) -> FillSink {
+        self.is_for_all_codings = is_for_all_codings;
+        self.dictionary = dictionary;
+        self
+    }
+
+    /// The content is complete: a large one that is to be stored is copied by another thread to where it is sent from.
+    pub(crate) async fn file_content(&self) {
+        let is_pending = self.pending.borrow().is_some();
+        let body = self.fill.body().filter(|body| is_pending && body.len() >= FILED_BYTES_MIN);
+        if let Some(body) = body {
+            let cache = self.cache.clone();
+            let filed = self.core.offload(move || cache.filed(body)).await;
+            *self.filed.borrow_mut() = Some(filed);
+        }
+    }
+
+    /// The response is complete, or will never be.
+    pub(crate) fn conclude(&self, is_whole: bool) {
+        if self.is_concluded.replace(true) {
+            return;
+        }
+        match (self.pending.take(), is_whole) {
+            (Some((status, fields, variant, freshness)), true) => {
+                let filed = self.filed.take();
+                if let Some(body) = &filed {
+                    self.cache.count_pieces(&self.fill, body);
+                }
+                if let Some(body) = filed.or_else(|| self.fill.body()) {
+                    let object = Object::new(status, fields, body, variant, freshness);
+                    // What was purged meanwhile still answers those who waited.
+                    let object = self.cache.counted(object);
+                    self.fill.belongs_to(object.clone());
+                    self.store(object);
+                }
+            }
+            (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
+            _ => {}
+        }
+        // Stored first: nobody may find neither.
+        self.cache.leave(&self.fill);
+        if is_whole { self.fill.finish() } else { self.fill.fail() }
+    }
+
+    fn store(&self, object: Arc<Object>) {
+        self.note(match self.cache.store(&self.fill, object.clone()) {
+            Ok(()) => {
+                self.remember(&object);
+                Outcome::Stored
+            }
+            Err(why) => Outcome::Refused(why),
+        });
+    }
+
+    /// Remembers the content where clients keep it as a dictionary: nobody may ask for it again before its next version comes.
+    fn remember(&self, object: &Object) {
+        let is_kept = object.status == Status::OK
+            && object.body.len() <= coding::DICTIONARY_BYTES_MAX as u64
+            && self.core.memory().pressure() < Pressure::High;
+        let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
+        let (body, fields, core) = (object.body.clone(), object.shown_fields().clone(), self.core.clone());
+        self.core.spawn(async move {
+            if let Some(content) = core.offload(move || hashed(&body)).await {
+                transport.remember_from(&source, &fields, &content, core.unix_s());
+            }
+        });
+    }
+
+    /// Remembers that the response is not stored. The stored response that it was to renew is withdrawn by it.
+    fn refuse(&self, status: Status, why: NotStored, now_s: u64) {
+        if self.stale.is_some() && withdraws(status, why) {
+            self.cache.invalidate(self.fill.key(), now_s);
+        }
+        if why.is_of_url() {
+            self.cache.refuse(self.fill.key(), why, now_s);
+        }
+    }
+
+    /// For `komainu cache why`.
+    fn note(&self, outcome: Outcome) {
+        self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
+    }
+
+    fn times(&self) -> ResponseTimes {
+        ResponseTimes { asked_s: self.asked_s, answered_s: self.core.unix_s() }
+    }
+
+    /// The stored response is valid.
+    fn refresh(&self, stale: &Object, update: &Fields) {
+        let times = self.times();
+        if !is_of_same_version(stale.shown_fields(), update) {
+            // The stored content is not what the origin means (RFC 9111 section 4.3.4).
+            self.cache.invalidate(self.fill.key(), times.answered_s);
+            self.fill.fail();
+            return;
+        }
+        let fields = stale.updated_fields(update);
+        let policy = self.policy(stale.status, &fields);
+        let assessed = assess(&self.facts, stale.status, &fields, times, &policy)
+            .and_then(|freshness| Ok((self.variant(&fields, &policy)?, freshness)));
+        let (own, fields) = (own_fields(&fields, times.answered_s), stored_fields(&fields, times.answered_s));
+        let object = |fields, variant, freshness| {
+            self.cache.counted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
+        };
+        let (own, shared) = match assessed {
+            Ok((variant, freshness)) => {
+                let has_own = own.wire() != fields.wire();
+                let stored = object(fields, variant.clone(), freshness);
+                self.store(stored.clone());
+                let own = if has_own { object(own, variant, freshness) } else { stored.clone() };
+                // Those who wait would have to ask whether it is still valid.
+                (own, Some(stored).filter(|_| freshness.is_fresh(times.answered_s)))
+            }
+            Err(why) => {
+                // It is valid for the request that asked, and not to be stored any longer.
+                let freshness =
+                    Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
+                self.cache.invalidate(self.fill.key(), times.answered_s);
+                self.note(Outcome::Refused(why));
+                (object(own, stale.variant.clone(), freshness), None)
+            }
+        };
+        self.fill.serve_stored(own, shared, Validated::NotModified);
+    }
+
+    /// The stored response takes the place of an error, where it may.
+    fn serve_stale(&self, status: Status, is_own_error: bool) -> bool {
+        let Some(stale) = self.stale.as_ref().filter(|_| matches!(status.code(), 500 | 502..=504)) else {
+            return false;
+        };
+        let now_s = self.core.unix_s();
+        let serves = stale.freshness().serves_on_error(now_s, !is_own_error);
+        if serves {
+            let how = if is_own_error { Validated::Unreachable } else { Validated::Error(status) };
+            self.fill.serve_stored(stale.clone(), Some(stale.clone()), how);
+        }
+        serves
+    }
+
+    fn policy(&self, status: Status, fields: &Fields) -> Policy {
+        let policy = self.rules.policy(self.matched, status, fields);
+        match self.is_named_file.get() {
+            true => Policy { heuristic_s_max: 0, ..policy },
+            false => policy,
+        }
+    }
+
+    /// Which requests the response answers.
+    fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
+        let mut key = self.rules.variant_fields(self.matched);
+        // An origin that repeats `Origin` depends on it, whether or not it says so.
+        let allowed = fields.first(b"access-control-allow-origin");
+        let is_origin = |field: &&http::Field| field.name.of(&self.bytes).eq_ignore_ascii_case(b"origin");
+        if let Some(origin) = self.head.fields.iter().find(is_origin)
+            && allowed == Some(origin.value.of(&self.bytes))
+        {
+            key.add_field("origin");
+        }
+        if self.is_for_all_codings && fields.first(b"content-encoding").is_none() {
+            key.add_any_coding();
+        }
+        RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
+    }
+
+    fn assessed(
+        &self,
+        status: Status,
+        fields: &Fields,
+        length: Length,
+    ) -> Result<(RequestVariant, Freshness), NotStored> {
+        if self.is_unstorable.get() {
+            return Err(NotStored::Rule);
+        }
+        let policy = self.policy(status, fields);
+        let freshness = assess(&self.facts, status, fields, self.times(), &policy)?;
+        let variant = self.variant(fields, &policy)?;
+        let stated = SearchRule::of(fields);
+        let is_same = stated.as_ref() == self.search.as_deref();
+        self.cache.search_rules.learn(self.fill.key(), stated);
+        if !is_same && self.search.is_some() {
+            return Err(NotStored::Search);
+        }
+        Tags::of(fields)?;
+        let bytes_max = self.cache.limits().object_bytes_max;
+        if matches!(length, Length::Known(length) if length > bytes_max) {
+            return Err(NotStored::TooLarge);
+        }
+        if self.core.memory().pressure() >= Pressure::High {
+            return Err(NotStored::Memory);
+        }
+        Ok((variant, freshness))
+    }
+}
+
+impl ResponseSink for FillSink {
+    fn inform(&self, status: Status, fields: Fields) {
+        // Whether the response is for others too is not known yet: what may be personal is for the request that asked alone.
+        let is_shared = !self.facts.is_authorized && !self.facts.has_cookies;
+        self.fill.inform(InterimResponse { status, fields }, is_shared);
+    }
+
+    fn begin(&self, mut status: Status, mut fields: Fields, length: Length, is_own_error: bool) {
+        self.rules.strip_response(self.matched, &mut fields);
+        if answer::is_whole_part(status, &fields, length) {
+            status = Status::OK;
+            fields.remove(b"content-range");
+        }
+        let is_valid = status == Status::NOT_MODIFIED;
+        if let Some(stale) = self.stale.as_ref().filter(|stale| is_valid && stale.has_validator()) {
+            self.is_answered.set(true);
+            self.refresh(stale, &fields);
+            return;
+        }
+        if self.serve_stale(status, is_own_error) {
+            self.is_answered.set(true);
+            return;
+        }
+        let now_s = self.core.unix_s();
+        let outcome = match is_own_error {
+            true => Err(NotStored::Status),
+            false => self.assessed(status, &fields, length),
+        };
+        let is_shared = match &outcome {
+            Ok((_, freshness)) => freshness.is_fresh(now_s),
+            // Those who wait would get the same.
+            Err(_) => is_own_error && !self.is_unstorable.get(),
+        };
+        if let Err(why) = &outcome {
+            self.note(if is_own_error { Outcome::BrokenOff } else { Outcome::Refused(*why) });
+        }
+        match &outcome {
+            Ok((variant, freshness)) => {
+                let stored = stored_fields(&fields, now_s);
+                *self.pending.borrow_mut() = Some((status, stored, variant.clone(), *freshness));
+            }
+            Err(why) if !is_own_error => self.refuse(status, *why, now_s),
+            Err(_) => {}
+        }
+        tags::strip(&mut fields);
+        let length = match length {
+            Length::Known(length) => Some(length),
+            Length::Unknown => None,
+        };
+        self.fill.respond(FillResponse { status, fields, length, outcome, is_shared });
+    }
+
+    fn note_named_file(&self) {
+        self.is_named_file.set(true);
+    }
+
+    fn forbid_storing(&self) {
+        self.is_unstorable.set(true);
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        if self.is_answered.get() {
+            return;
+        }
+        if self.core.memory().pressure() >= Pressure::High && self.pending.take().is_some() {
+            self.note(Outcome::Refused(NotStored::Memory));
+            self.fill.stop_keeping();
+        }
+        self.fill.write(bytes);
+        if !self.fill.is_kept()
+            && let Some((status, ..)) = self.pending.take()
+        {
+            // It did not say so before. Further requests ask for themselves.
+            self.note(Outcome::Refused(NotStored::TooLarge));
+            self.refuse(status, NotStored::TooLarge, self.core.unix_s());
+        }
+    }
+
+    fn end(&self, trailers: Fields) {
+        if !self.is_answered.get() {
+            self.fill.end(trailers);
+        }
+    }
+
+    fn backlog(&self) -> usize {
+        usize::try_from(self.fill.backlog()).unwrap_or(usize::MAX)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.fill.held_bytes()
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.fill.is_abandoned()
+    }
+
+    fn set_waker(&self, waker: &Waker) {
+        self.fill.set_writer(waker);
+    }
+}
+
+/// A content and its hash, which is kept with it; `None` where it cannot be read. It blocks: for threads that do not serve.
+pub(crate) fn hashed(body: &StoredBody) -> Option<HashedContent> {
+    let content = HashedContent::new(body.to_pieces().ok()?);
+    body.set_hash(content.hash);
+    Some(content)
+}
+
+/// Whether a response to a conditional request that is not stored shows that the stored one is not what the origin means any longer
+/// (RFC 9111 section 4.3.3). A part, an error that may pass, and a refusal for what this one request has do not show that.
+fn withdraws(status: Status, why: NotStored) -> bool {
+    let is_of_content = matches!(status.code(), 200..=205 | 207..=303 | 305..=399 | 404 | 410);
+    is_of_content && why.is_of_url() && why != NotStored::Cookie
+}
+
+/// Whether a 304 with these fields is about the response with those: a strong validator of it must be the same.
+fn is_of_same_version(stored: &Fields, update: &Fields) -> bool {
+    match update.first(b"etag") {
+        Some(tag) if !tag.starts_with(b"W/") => stored
+            .first(b"etag")
+            .is_some_and(|stored| stored == tag || stored.strip_prefix(b"W/") == Some(tag)),
+        _ => true,
+    }
+}
+
+impl Drop for FillSink {
+    fn drop(&mut self) {
+        // The server stops, or the task has panicked.
+        self.conclude(false);
+    }
+}

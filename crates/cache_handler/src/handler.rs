@@ -1,0 +1,568 @@
+//! The cache in front of a handler: what is served from it, what is asked of the handler for it, and who waits for that.
+//!
+//! A response that may be stored is asked for without its client (`net::DetachedRequest`): it arrives at the origin's pace, for
+//! everyone who waits for it and for the store. What cannot be stored is served as if there were no cache.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cache::{
+    Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Freshness,
+    NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+};
+use http::{BodySize, Fields, Method, Name, Status};
+use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
+
+use crate::coded::{CodedResponse, coded};
+use crate::fill::FillSink;
+use crate::purge_method::PurgeAccess;
+use crate::request::{asked, is_unkeyed};
+use crate::responses::{send_response, send_stored, unless_left};
+use crate::rules::{CacheRules, MatchedRules};
+use steps::limit::{self, CountedRequests, RateRules};
+
+/// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
+const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
+/// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
+const GROUPS_MAX: usize = 128;
+
+/// What asks the origin: the handler that the cache is in front of.
+#[expect(async_fn_in_trait, reason = "futures stay on one core")]
+pub trait CachedHandler: 'static {
+    /// Serves without the cache.
+    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault>;
+
+    /// Whether a request ends when its client leaves (`Exchange::has_left`).
+    fn cancels_left(&self) -> bool;
+}
+
+/// The cache of one route.
+#[derive(Clone)]
+pub struct RouteCache {
+    /// The store that all cores share.
+    pub cache: Arc<Cache>,
+    /// The rules of the route, in order.
+    pub rules: Rc<CacheRules>,
+    /// Whether this server compresses the route's responses: what is stored is not compressed, and its codings are kept beside it.
+    pub compresses: bool,
+    /// Dictionaries that clients have, where the route uses some.
+    pub dictionaries: Option<Rc<DictionaryTransport>>,
+    /// Who may purge by HTTP; nobody unless given.
+    pub purge: Option<Rc<PurgeAccess>>,
+}
+
+thread_local! {
+    /// Room for the key of a request, so that a hit allocates none.
+    static KEY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is done with a request that finds nothing fresh.
+struct Miss {
+    key: Vec<u8>,
+    /// What its query's form in the key comes from, where a response has stated it.
+    search: Option<Arc<SearchRule>>,
+    matched: MatchedRules,
+    why: ForwardReason,
+    stale: Option<Arc<Object>>,
+    /// Whether others may wait for its response.
+    is_shared: bool,
+    /// Whether its response may be stored.
+    may_store: bool,
+}
+
+/// What the store says of a request.
+enum Lookup {
+    Fresh(Arc<Object>),
+    /// Stale, and used while it is validated.
+    Stale(Arc<Object>, Miss),
+    Miss(Miss),
+}
+
+impl RouteCache {
+    /// Serves a request from the cache, or by `origin`, which is only made where it is needed. What the cache does not answer is
+    /// counted by `rates`.
+    ///
+    /// # Errors
+    /// The client is gone, or a response under way cannot be completed: pass it up.
+    pub async fn serve<O: CachedHandler>(
+        &self,
+        x: &mut Exchange<'_>,
+        origin: impl FnOnce() -> O,
+        rates: Option<&RateRules>,
+    ) -> Result<(), Fault> {
+        let matched = self.rules.matched(&x.request());
+        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
+            let keys = self.keys(&x.request(), matched);
+            return Box::pin(access.serve(x, &self.cache, keys)).await;
+        }
+        let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
+            Ok(lookup) => lookup,
+            Err(_) if !limit::admit(rates, x, CountedRequests::Misses).await? => return Ok(()),
+            Err(why) => return self.pass(x, origin(), matched, why).await,
+        };
+        if let Lookup::Miss(miss) = &lookup
+            && miss.stale.is_none()
+            && let Some(load) = self.cache.begin_load(&miss.key)
+        {
+            // Boxed, as it is seldom.
+            let loaded = Box::pin(self.load(x, load, &miss.key)).await;
+            if let Ok(again) = self.look_up(&x.request(), matched, x.core().unix_s(), loaded) {
+                lookup = again;
+            }
+        }
+        match lookup {
+            Lookup::Fresh(object) => {
+                count(&self.cache.counters.hits);
+                x.notes().cache = Some(CacheOutcome::Hit);
+                object.count_hit();
+                let ttl_s = object.freshness().ttl_s(x.core().unix_s());
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
+            }
+            Lookup::Stale(object, miss) => {
+                self.revalidate(x, &miss, origin());
+                count(&self.cache.counters.stale);
+                x.notes().cache = Some(CacheOutcome::Stale);
+                object.count_hit();
+                let ttl_s = object.freshness().ttl_s(x.core().unix_s());
+                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
+            }
+            Lookup::Miss(_) if !limit::admit(rates, x, CountedRequests::Misses).await? => Ok(()),
+            // Boxed, as it is seldom, and large.
+            Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
+        }
+    }
+
+    /// The response on disk, which is in memory from now on.
+    async fn load(&self, x: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
+        match load {
+            DiskLoad::Read(on_disk, _guard) => {
+                let request = x.detach();
+                let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
+                let cache = self.cache.clone();
+                let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
+                let read = x.core().offload(read).await?;
+                let keeps = x.core().memory().pressure() < net::Pressure::High;
+                self.cache.admit(key, read, keeps)
+            }
+            DiskLoad::Wait(waiter) => {
+                poll_fn(|cx| waiter.poll(cx)).await;
+                None
+            }
+        }
+    }
+
+    /// What is stored for a request, where `loaded` was read from disk.
+    ///
+    /// # Errors
+    /// Why the cache has no part in it.
+    fn look_up(
+        &self,
+        request: &Request<'_>,
+        matched: MatchedRules,
+        now_s: u64,
+        loaded: Option<Arc<Object>>,
+    ) -> Result<Lookup, ForwardReason> {
+        match request.method() {
+            Method::Get | Method::Head => {}
+            _ => return Err(ForwardReason::Method),
+        }
+        if request.body() != BodySize::None || is_unkeyed(request) || self.rules.bypasses(matched) {
+            return Err(ForwardReason::Bypass);
+        }
+        let rule = self.rules.key(matched);
+        KEY.with_borrow_mut(|key| {
+            if !self.rules.write_key(matched, key, request) {
+                return Err(ForwardReason::Bypass);
+            }
+            let search = self.cache.search_rules.find(key);
+            if let Some(search) = &search {
+                key::rewrite_query(key, |query| search.normal(query));
+            }
+            let entry = self.cache.find(key);
+            let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
+            let object = object.or(loaded.as_ref());
+            // What was stored under another configuration may have been made for other requests.
+            let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
+            let object = object.filter(is_of_rule);
+            // Whoever has a session may get another page, of which nobody has said how long it is fresh.
+            let is_guessed = object.is_some_and(|object| object.freshness().is_guessed);
+            if is_guessed && self.rules.has_cookies(matched, request) {
+                return Err(ForwardReason::Bypass);
+            }
+            match object {
+                Some(object) if object.freshness().is_fresh(now_s) => Ok(Lookup::Fresh(object.clone())),
+                object => Ok(self.miss(request, (key, search, matched), entry.as_ref(), object, now_s)),
+            }
+        })
+    }
+
+    fn miss(
+        &self,
+        request: &Request<'_>,
+        (key, search, matched): (&[u8], Option<Arc<SearchRule>>, MatchedRules),
+        entry: Option<&Arc<CacheEntry>>,
+        object: Option<&Arc<Object>>,
+        now_s: u64,
+    ) -> Lookup {
+        let object = object.filter(|object| object.freshness().is_kept(now_s));
+        let refusal = entry.and_then(|entry| entry.refusal(now_s));
+        let is_refused = match refusal {
+            // Asking for all of it again and again would cost more than the part.
+            Some(NotStored::TooLarge) => true,
+            // Those without a cookie may get what can be stored.
+            Some(_) => request.field(Name::Cookie).is_some() || request.is_authorized(),
+            None => false,
+        };
+        // What is never fresh is validated for each request by itself: nobody may have another one's response.
+        let is_never_fresh = object.is_some_and(|object| {
+            // A soft purge takes the time that was left, not more.
+            object.freshness().lifetime_s == 0 && !object.is_expired() || object.freshness().no_cache
+        });
+        let why = match (object, entry) {
+            (Some(_), _) => ForwardReason::Stale,
+            (None, Some(entry)) if !entry.objects().is_empty() => ForwardReason::VaryMiss,
+            _ => ForwardReason::UriMiss,
+        };
+        let miss = Miss {
+            key: key.to_vec(),
+            search,
+            matched,
+            why,
+            stale: object.cloned(),
+            is_shared: refusal.is_none() && !is_never_fresh,
+            may_store: request.method() == Method::Get && !is_refused,
+        };
+        match object {
+            Some(object) if object.freshness().serves_while_revalidating(now_s) && miss.may_store => {
+                Lookup::Stale(object.clone(), miss)
+            }
+            _ => Lookup::Miss(miss),
+        }
+    }
+
+    /// What the responses of a request's URL may be stored under; nothing where they cannot be.
+    fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
+        let (mut keys, mut key) = (Vec::new(), Vec::new());
+        if self.rules.write_key(matched, &mut key, request) {
+            keys.extend(self.rules.other_keys(&key));
+            if let Some(search) = self.cache.search_rules.find(&key) {
+                // What was stored before the origin said this has the whole query.
+                keys.push(key.clone());
+                key::rewrite_query(&mut key, |query| search.normal(query));
+            }
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// Serves without the cache; an unsafe request that succeeds removes what is stored for its URL.
+    async fn pass(
+        &self,
+        x: &mut Exchange<'_>,
+        origin: impl CachedHandler,
+        matched: MatchedRules,
+        why: ForwardReason,
+    ) -> Result<(), Fault> {
+        count(&self.cache.counters.bypassed);
+        x.notes().cache = Some(CacheOutcome::Bypass);
+        let request = x.request();
+        let changes = !request.method().is_safe() && request.method() != Method::Connect;
+        let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
+        let host = request.authority().to_vec();
+        let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
+        x.set_tap(Box::new(PassTap { changes, keys, host, why }));
+        origin.serve(x).await
+    }
+
+    /// Asks the origin, or waits for the response to one who does.
+    async fn ask(
+        &self,
+        x: &mut Exchange<'_>,
+        mut miss: Miss,
+        origin: impl CachedHandler,
+    ) -> Result<(), Fault> {
+        let facts = self.facts(&x.request(), miss.matched);
+        if facts.directives.only_if_cached {
+            return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
+        }
+        let is_short = x.core().memory().pressure() >= net::Pressure::High;
+        if !miss.may_store || facts.directives.no_store || is_short {
+            return self.pass(x, origin, miss.matched, miss.why).await;
+        }
+        let min_uses = self.rules.min_uses(miss.matched);
+        if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
+            return self.pass(x, origin, miss.matched, miss.why).await;
+        }
+        count(&self.cache.counters.misses);
+        x.notes().cache = Some(CacheOutcome::Miss);
+        let common = self.common(&x.request(), miss.matched);
+        let origin = Rc::new(origin);
+        // At most twice more: a request that waited for what is not for it asks for itself, and without a condition where the answer
+        // was to another one.
+        for is_shared in [miss.is_shared, false, false] {
+            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
+                FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
+                FillStart::Follow(reader) => reader,
+                FillStart::Lead(fill, reader) => {
+                    self.spawn(x, &miss, fill, &facts, origin.clone());
+                    reader
+                }
+            };
+            let leads = reader.leads();
+            let cancels = origin.cancels_left();
+            pass_interims(x, &reader, cancels).await?;
+            let head = unless_left(x, cancels, |cx| reader.poll_head(cx)).await?;
+            if leads
+                && let FillHead::Response(response) = &head
+                && is_far_in(&x.request(), response)
+            {
+                // The whole is not wanted: the origin is asked for the part.
+                drop((reader, head));
+                return self.pass_shared(x, &origin, miss.why).await;
+            }
+            // What the origin has validated may be another version than the stored one: all of it is asked for then.
+            let is_other = leads && matches!(head, FillHead::Failed) && miss.stale.take().is_some();
+            let is_for_it = !is_other && (leads || is_for(&head, &x.request(), &facts));
+            if !is_for_it {
+                continue;
+            }
+            if !leads {
+                count(&self.cache.counters.collapsed);
+                x.notes().cache = Some(CacheOutcome::Collapsed);
+            }
+            return match head {
+                FillHead::Response(response) => {
+                    self.send_response(x, &response, (reader, cancels), &miss).await
+                }
+                FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
+                FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
+            };
+        }
+        Err(Fault::Broken("the handler gave no response"))
+    }
+
+    /// Sends a stored response that the origin was asked about.
+    async fn send_validated(
+        &self,
+        x: &mut Exchange<'_>,
+        object: &Arc<Object>,
+        how: Validated,
+        matched: MatchedRules,
+    ) -> Result<(), Fault> {
+        let (status, detail) = match how {
+            Validated::NotModified => (Some(304), ""),
+            Validated::Error(status) => (Some(status.code()), "stale-if-error"),
+            Validated::Unreachable => (None, "unreachable"),
+        };
+        count(&self.cache.counters.validations);
+        x.notes().cache = Some(CacheOutcome::Validated);
+        object.count_hit();
+        let ttl_s = object.freshness().ttl_s(x.core().unix_s());
+        self.send_stored(x, object, &status::validated(status, ttl_s, detail), matched).await
+    }
+
+    async fn pass_shared<O: CachedHandler>(
+        &self,
+        x: &mut Exchange<'_>,
+        origin: &Rc<O>,
+        why: ForwardReason,
+    ) -> Result<(), Fault> {
+        x.set_tap(Box::new(PassTap { changes: None, keys: Vec::new(), host: Vec::new(), why }));
+        origin.serve(x).await
+    }
+
+    /// Validates what is stored in the background, unless that is under way.
+    fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
+        let common = self.common(&x.request(), miss.matched);
+        // Its reader is not kept: nobody waits.
+        if let FillStart::Lead(fill, reader) = self.cache.begin(&miss.key, Some(&common)) {
+            reader.leave_to_background();
+            let facts = self.facts(&x.request(), miss.matched);
+            self.spawn(x, miss, fill, &facts, Rc::new(origin));
+        }
+    }
+
+    /// What requests have in common that may wait for one response, beside the URL.
+    fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
+        let mut common = match self.compresses {
+            true => Vec::new(),
+            false => vary::accepted_codings(request.head()),
+        };
+        if let Some(key) = self.rules.key(matched) {
+            key.fields.write(&mut common, request.head());
+        }
+        common
+    }
+
+    fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
+        let mut facts = RequestFacts {
+            is_authorized: request.is_authorized(),
+            has_cookies: self.rules.has_cookies(matched, request),
+            ..RequestFacts::default()
+        };
+        for (_, _, value) in request.fields().filter(|(id, ..)| *id == Name::CacheControl) {
+            facts.directives.add(value);
+        }
+        facts
+    }
+
+    /// Has the origin asked by a task of its own.
+    fn spawn<O: CachedHandler>(
+        &self,
+        x: &Exchange<'_>,
+        miss: &Miss,
+        fill: Arc<cache::Fill>,
+        facts: &RequestFacts,
+        origin: Rc<O>,
+    ) {
+        let mut request = asked(x, miss.stale.as_deref(), !self.compresses);
+        self.rules.prepare(miss.matched, &mut request);
+        let core = request.core().clone();
+        let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
+        let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
+        let source = self
+            .dictionaries_for(miss.matched)
+            .and_then(|transport| Some((transport.clone(), transport.source(&x.request())?)));
+        let sink = Rc::new(sink.with_codings(self.compresses, source));
+        core.spawn(async move {
+            let served =
+                request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
+            if served.is_ok() {
+                sink.file_content().await;
+            }
+            sink.conclude(served.is_ok());
+        });
+    }
+
+    /// Sends what is stored.
+    async fn send_stored(
+        &self,
+        x: &mut Exchange<'_>,
+        object: &Arc<Object>,
+        cache_status: &str,
+        matched: MatchedRules,
+    ) -> Result<(), Fault> {
+        let transport = self.dictionaries_for(matched).map(Rc::as_ref);
+        let coded = match self.compresses || transport.is_some() {
+            true => {
+                let key = || self.keys(&x.request(), matched).pop();
+                Box::pin(coded(&self.cache, transport, x, object, key)).await
+            }
+            false => CodedResponse::default(),
+        };
+        send_stored(x, object, cache_status, &coded).await
+    }
+
+    /// Sends a response while it arrives.
+    async fn send_response(
+        &self,
+        x: &mut Exchange<'_>,
+        response: &FillResponse,
+        reader: (FillReader, bool),
+        miss: &Miss,
+    ) -> Result<(), Fault> {
+        let transport = self.dictionaries_for(miss.matched).filter(|_| response.outcome.is_ok());
+        let dictionary = transport.and_then(|transport| {
+            let fields = x.edited(&response.fields);
+            transport.use_of(&x.request(), response.status, &fields)
+        });
+        let value = dictionary.map(|used| used.value);
+        send_response(x, response, reader, miss.why, value.as_deref()).await
+    }
+
+    /// The dictionaries that clients have of such responses: none of what may be one client's own.
+    fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
+        self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
+    }
+}
+
+/// Passes on interim responses until there is a head. Nothing says yet whether the response is for those who wait, too: they get
+/// the links alone.
+async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
+    while let Some(interim) = unless_left(x, cancels, |cx| reader.poll_interim(cx)).await? {
+        let is_for_it = |name: &[u8]| reader.leads() || name.eq_ignore_ascii_case(b"link");
+        if reader.leads() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
+            x.inform(interim.status, |lines| {
+                let fields = interim.fields.iter().filter(|(name, _)| is_for_it(name));
+                fields.for_each(|(name, value)| lines.line(name, value));
+            });
+            x.flush().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a request that waited for a response may have it.
+fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool {
+    let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
+    match head {
+        FillHead::Response(response) => match &response.outcome {
+            Ok((variant, freshness)) => may_have(freshness) && variant.answers(request.head()),
+            // An error of this server, for all.
+            Err(_) => true,
+        },
+        FillHead::Stored(object, _) => {
+            may_have(&object.freshness()) && object.variant.answers(request.head())
+        }
+        FillHead::Alone | FillHead::Failed => false,
+    }
+}
+
+/// Whether a request asks for a part far in a response that is too large to be stored: all that comes before would be read for
+/// nothing.
+fn is_far_in(request: &Request<'_>, response: &FillResponse) -> bool {
+    matches!(response.outcome, Err(NotStored::TooLarge))
+        && matches!(
+            answer::select(request.head(), response.status, &response.fields, response.length),
+            Selected::Part(part, _) if part.start >= SKIPPED_BYTES_MAX
+        )
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Marks a response that the cache has no part in, and removes what it has made invalid (RFC 9111 section 4.4).
+struct PassTap {
+    /// What an unsafe request may change.
+    changes: Option<(Arc<Cache>, Core)>,
+    /// The request's own.
+    keys: Vec<Vec<u8>>,
+    host: Vec<u8>,
+    why: ForwardReason,
+}
+
+impl HeadTap for PassTap {
+    fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
+        if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
+            let now_s = core.unix_s();
+            for key in &self.keys {
+                cache.invalidate(key, now_s);
+                for name in [&b"location"[..], b"content-location"] {
+                    if let Some(other) = fields.first(name).and_then(|to| key::sibling(key, &self.host, to)) {
+                        cache.invalidate(&other, now_s);
+                    }
+                }
+                invalidate_groups(cache, core, key, fields);
+            }
+        }
+        tags::strip(fields);
+        let value = status::forwarded(self.why, false, None);
+        fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
+    }
+}
+
+/// Removes what is in the groups that the response to an unsafe request names (RFC 9875).
+fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
+    let now_s = core.unix_s();
+    for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
+        // A large group is not removed by a serving thread.
+        if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
+            let (cache, pool) = (cache.clone(), core.clone());
+            core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
+        }
+    }
+}

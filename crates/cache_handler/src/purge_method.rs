@@ -1,0 +1,234 @@
+//! The method `PURGE`: who may use it, and what it removes.
+//!
+//! A purge reaches the host that its request is for, and no other.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use cache::{Cache, Purge, Purged, key, tags};
+use config::{Config, Level};
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault, Request, Sources};
+
+use logging::notice::ErrorLog;
+use process::config_files::{ConfigFiles, purge_token_files};
+use steps::auth;
+
+/// Tags that one request may purge.
+const TAGS_MAX: usize = 256;
+/// Purges by tag that run or wait at one time, in the whole process: they use threads that others need too.
+const WAITING_MAX: usize = 64;
+
+/// Purges by tag that run or wait.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// One purge that runs or waits, as long as it lives.
+struct PurgeUnderWay;
+
+impl PurgeUnderWay {
+    fn new() -> Option<PurgeUnderWay> {
+        let before = WAITING.fetch_add(1, Ordering::Relaxed);
+        let waiting = PurgeUnderWay;
+        (before < WAITING_MAX).then_some(waiting)
+    }
+}
+
+impl Drop for PurgeUnderWay {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A token, of which only a digest is kept: comparing digests takes as long whatever was guessed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PurgeToken(Vec<u8>);
+
+impl PurgeToken {
+    /// Keeps a digest of `token`, not the token itself.
+    pub fn new(token: &[u8]) -> PurgeToken {
+        PurgeToken(digest(&SHA256, token).as_ref().to_vec())
+    }
+
+    fn is(&self, token: &[u8]) -> bool {
+        verify_slices_are_equal(digest(&SHA256, token).as_ref(), &self.0).is_ok()
+    }
+}
+
+/// The tokens in files, of those who may purge.
+pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
+    let mut tokens = HashMap::new();
+    for path in purge_token_files(config) {
+        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
+        let bytes = files.read(path)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
+        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
+        tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
+    }
+    Ok(tokens)
+}
+
+/// Who may purge.
+#[derive(Clone)]
+pub struct PurgeAccess {
+    /// The token that a purge has to present.
+    pub token: Option<PurgeToken>,
+    /// The addresses that may purge.
+    pub from: Option<Sources>,
+    /// `None` where the configuration is only checked.
+    pub notices: Option<ErrorLog>,
+}
+
+impl PurgeAccess {
+    /// Whether a request is a purge.
+    pub(crate) fn is_purge(request: &Request<'_>) -> bool {
+        request.method() == http::Method::Other && request.method_name() == b"PURGE"
+    }
+
+    /// Answers a purge of what is stored under `keys`, the forms of one URL; where there is none, nothing can be stored.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(crate) async fn serve(
+        &self,
+        x: &mut Exchange<'_>,
+        cache: &Arc<Cache>,
+        keys: Vec<Vec<u8>>,
+    ) -> Result<(), Fault> {
+        if auth::has_several_authorizations(&x.request()) {
+            return x.refuse(Status::BAD_REQUEST, auth::SEVERAL).await;
+        }
+        if let Err(why) = self.admits(&x.request()) {
+            let address = x.request().client().address;
+            if let Some(notices) = &self.notices {
+                let line = || format!("{address}: PURGE refused: {why}");
+                notices.once_a_second(Level::Warn, format!("PURGE refused: {why}"), line);
+            }
+            return x.refuse(Status::FORBIDDEN, "this client may not purge").await;
+        }
+        if keys.is_empty() {
+            return x.refuse(Status::BAD_REQUEST, "nothing is stored for such a URL").await;
+        }
+        let (purges, is_soft) = match purges(&x.request(), &keys) {
+            Ok(purges) => (purges, is_soft(&x.request())),
+            Err(why) => return x.refuse(Status::BAD_REQUEST, why).await,
+        };
+        let now_s = x.core().unix_s();
+        let purged = if purges.iter().all(|purge| matches!(purge, Purge::Exact(_))) {
+            purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
+        } else {
+            let Some(waiting) = PurgeUnderWay::new() else {
+                return x.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
+            };
+            let cache = cache.clone();
+            let all = move || {
+                let _waiting = waiting;
+                purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
+            };
+            x.core().offload(all).await
+        };
+        let body = format!("{{\"objects\":{},\"bytes\":{}}}\n", purged.objects, purged.bytes);
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, b"application/json");
+        fields.push(Name::CacheControl, b"no-store");
+        x.reply(Status::OK, &fields, body.as_bytes()).await
+    }
+
+    /// # Errors
+    /// Why the request may not purge, for the log.
+    fn admits(&self, request: &Request<'_>) -> Result<(), &'static str> {
+        let client = request.client();
+        if self.from.as_ref().is_some_and(|from| !from.contains(client.address)) {
+            return Err("the address is not one of `from`");
+        }
+        let Some(token) = &self.token else {
+            // The address of a proxy that is not trusted would stand for all its clients.
+            let is_forwarded =
+                client.vouched.is_none() && request.fields().any(|(id, name, _)| is_forwarding(id, name));
+            return if is_forwarded {
+                Err("it comes through a proxy that is not in `trusted_proxies`")
+            } else {
+                Ok(())
+            };
+        };
+        let given = request.field(Name::Authorization).and_then(bearer);
+        match given.is_some_and(|given| token.is(given)) {
+            true => Ok(()),
+            false if given.is_none() => Err("there is no token"),
+            false => Err("the token is wrong"),
+        }
+    }
+}
+
+/// Fields that proxies add, beside all that begin with `X-Forwarded-`.
+const FORWARDING: [&str; 12] = [
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-forwarded-for",
+    "x-original-host",
+    "x-envoy-external-address",
+    "x-azure-clientip",
+    "true-client-ip",
+    "client-ip",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "cdn-loop",
+];
+
+fn is_forwarding(id: Name, name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"x-forwarded-";
+    matches!(id, Name::Forwarded | Name::Via)
+        || name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+        || FORWARDING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| http::scan::trim(token))
+}
+
+/// `Soft-Purge: 1`, as Fastly has it.
+fn is_soft(request: &Request<'_>) -> bool {
+    let is_it = |name: &[u8], value: &[u8]| name.eq_ignore_ascii_case(b"soft-purge") && value == b"1";
+    request.fields().any(|(_, name, value)| is_it(name, value))
+}
+
+/// What a request purges: its URL, or the tags that it names.
+///
+/// # Errors
+/// There are too many.
+fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'static str> {
+    // By both schemes.
+    let mut urls: Vec<&[u8]> = keys.iter().map(|key| key::without_scheme(key::url(key))).collect();
+    urls.sort_unstable();
+    urls.dedup();
+    let host = urls.first().map_or(&b""[..], |url| key::host(url));
+    let names = request.fields().filter(|(_, name, _)| tags::is_tag_field(name));
+    let mut found = Vec::new();
+    let mut is_by_tag = false;
+    for (_, _, value) in names {
+        is_by_tag = true;
+        for tag in tags::tags_in(value) {
+            if found.len() == TAGS_MAX {
+                return Err("more than 256 tags in one request");
+            }
+            found.push(Purge::Tag { tag: tag.to_vec(), host: Some(host.to_vec()) });
+        }
+    }
+    match (is_by_tag, found.is_empty()) {
+        // The URL is not meant.
+        (true, true) => Err("the field names no tag"),
+        (true, false) => Ok(found),
+        (false, _) => Ok(urls.into_iter().map(|url| Purge::Exact(url.to_vec())).collect()),
+    }
+}
+
+fn sum(one: Purged, other: Purged) -> Purged {
+    Purged { objects: one.objects + other.objects, bytes: one.bytes + other.bytes }
+}

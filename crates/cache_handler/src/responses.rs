@@ -1,0 +1,212 @@
+//! Responses of the cache on their way to a client: what is stored, and what arrives meanwhile.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cache::{
+    BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
+    stored_fields,
+};
+use http::{Fields, Length, Name, Status};
+use net::{DefaultFields, Exchange, Fault};
+
+use crate::coded::CodedResponse;
+
+const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
+const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
+/// Sends what is stored.
+pub(crate) async fn send_stored(
+    x: &mut Exchange<'_>,
+    object: &Object,
+    cache_status: &str,
+    coded: &CodedResponse,
+) -> Result<(), Fault> {
+    let age_s = object.freshness().age_s(x.core().unix_s());
+    let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
+    let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
+    let selected = answer::select(x.request().head(), object.status, fields, Some(length));
+    let dictionary = coded.dictionary.as_deref();
+    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
+    let range = match sent.begin(x, &selected, Length::Known(length)).await? {
+        Some(range) => range,
+        None => return Ok(()),
+    };
+    if let Some(body) = coded.body.as_ref().filter(|_| x.content_wanted()) {
+        return x.write(body).await;
+    }
+    if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
+}
+
+/// Sends a range of what is stored: from a file in memory as any other file, so that nothing of it is held for a slow client, or from
+/// where its pieces are.
+async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
+    match body.place(range.clone()) {
+        Some((file, place)) => x.write_memory(file, place).await,
+        None => {
+            for slice in body.slices(range) {
+                x.write_shared(slice).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The head of a response, and what this server adds to it.
+struct HeadToSend<'h> {
+    status: Status,
+    fields: &'h Fields,
+    age_s: Option<u64>,
+    cache_status: &'h str,
+    /// The value of `Use-As-Dictionary`.
+    dictionary: Option<&'h [u8]>,
+}
+
+impl HeadToSend<'_> {
+    /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
+    async fn begin(
+        &self,
+        x: &mut Exchange<'_>,
+        selected: &Selected,
+        length: Length,
+    ) -> Result<Option<Range<u64>>, Fault> {
+        match selected {
+            Selected::Whole => {
+                self.begin_as(x, self.status, self.fields, length, None);
+                Ok(Some(0..u64::MAX))
+            }
+            Selected::Part(part, of) => {
+                let range = http::range::content_range(part, *of);
+                let length = Length::Known(part.end - part.start);
+                self.begin_as(x, PARTIAL_CONTENT, self.fields, length, Some(&range));
+                Ok(Some(part.clone()))
+            }
+            Selected::NotModified => {
+                x.describe_not_modified(self.fields, length);
+                let fields = answer::not_modified_fields(self.fields);
+                self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
+                Ok(None)
+            }
+            Selected::Unsatisfiable(of) => {
+                let mut more = Fields::new();
+                more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
+                more.try_push(b"Cache-Status", self.cache_status.as_bytes()).expect("a valid field");
+                x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin_as(
+        &self,
+        x: &mut Exchange<'_>,
+        status: Status,
+        fields: &Fields,
+        length: Length,
+        range: Option<&str>,
+    ) {
+        let own = DefaultFields {
+            server: fields.first(b"server").is_some(),
+            date: fields.first(b"date").is_some(),
+        };
+        x.begin_lines(status, length, own, |lines| {
+            lines.whole(fields.wire());
+            if let Some(age_s) = self.age_s {
+                lines.begin(b"Age");
+                lines.number(age_s);
+                lines.end();
+            }
+            if let Some(range) = range {
+                lines.line(b"Content-Range", range.as_bytes());
+            }
+            if let Some(value) = self.dictionary.filter(|_| status == Status::OK) {
+                lines.line(b"Use-As-Dictionary", value);
+            }
+            lines.line(b"Cache-Status", self.cache_status.as_bytes());
+        });
+    }
+}
+
+/// Sends a response while it arrives.
+pub(crate) async fn send_response(
+    x: &mut Exchange<'_>,
+    response: &FillResponse,
+    (reader, cancels): (FillReader, bool),
+    why: ForwardReason,
+    dictionary: Option<&[u8]>,
+) -> Result<(), Fault> {
+    let now_s = x.core().unix_s();
+    let outcome = match &response.outcome {
+        Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
+        Err(why) => Err(*why),
+    };
+    // Who waited gets what a hit would get: `private` and `no-cache` may name fields for the client alone that asked.
+    let shared = response.outcome.as_ref().ok().filter(|_| !reader.leads()).map(|(_, freshness)| {
+        (stored_fields(&response.fields, freshness.answered_s), freshness.age_s(now_s))
+    });
+    let (fields, age_s) = match &shared {
+        Some((fields, age_s)) => (fields, Some(*age_s)),
+        None => (&response.fields, None),
+    };
+    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
+    let selected = answer::select(x.request().head(), response.status, fields, response.length);
+    let length = response.length.map_or(Length::Unknown, Length::Known);
+    let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };
+    let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
+    if !x.content_wanted() {
+        return Ok(());
+    }
+    let mut at = 0u64;
+    loop {
+        let Some(piece) = next_piece(x, &reader, cancels).await? else {
+            return match selected {
+                Selected::Whole => x.end(&reader.trailers()),
+                _ => Ok(()),
+            };
+        };
+        let end = at + piece.len() as u64;
+        let (from, to) = (range.start.max(at), range.end.min(end));
+        if from < to {
+            x.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
+        }
+        at = end;
+        if at >= range.end {
+            return Ok(());
+        }
+    }
+}
+
+/// The next piece; what was written before goes out ahead of a wait.
+async fn next_piece(
+    x: &mut Exchange<'_>,
+    reader: &FillReader,
+    cancels: bool,
+) -> Result<Option<Arc<[u8]>>, Fault> {
+    const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
+    let now = poll_fn(|cx| match reader.poll_piece(cx) {
+        Poll::Ready(piece) => Poll::Ready(Some(piece)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    if let Some(piece) = now.await {
+        return piece.map_err(BROKEN);
+    }
+    x.flush().await?;
+    unless_left(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
+}
+
+/// The value that `poll` returns. Where `cancels`, the wait ends when the client leaves.
+///
+/// # Errors
+/// [`Fault::Gone`].
+pub(crate) async fn unless_left<T>(
+    x: &Exchange<'_>,
+    cancels: bool,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Result<T, Fault> {
+    poll_fn(|cx| match poll(cx) {
+        Poll::Pending if cancels && x.poll_left(cx) => Poll::Ready(Err(Fault::Gone)),
+        polled => polled.map(Ok),
+    })
+    .await
+}

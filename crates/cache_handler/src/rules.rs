@@ -1,0 +1,446 @@
+//! The rules of a route's cache: which of them apply to a request, and what they say of it and of its response.
+
+use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use cache::{KeyFields, Policy, RulePolicy, query, vary};
+use config::{CachePolicy, CacheRule, ConfigLine, IgnoredField, PartOf, QueryKey, RoutePart, StripCookies};
+use http::{Fields, Head, Name, Status};
+use net::{DetachedRequest, Request};
+
+use crate::request;
+
+/// The rules of a route.
+pub struct CacheRules {
+    base: Policy,
+    /// At most 64.
+    rules: Vec<Rule>,
+    place: RoutePlace,
+    /// Request fields that the route's proxy writes with values that depend on the request, in lower case.
+    written: Vec<String>,
+}
+
+/// What keys have of the route, where several routes of a site answer for one URL: they choose by fields, and so does the key.
+#[derive(Clone, Default)]
+pub struct RoutePlace {
+    /// What this route's keys end with; empty where the URL alone decides.
+    own: Vec<u8>,
+    /// Those of all routes of the site that have a cache.
+    all: Arc<[Vec<u8>]>,
+}
+
+/// Those of all routes of a site.
+pub struct RoutePlaces {
+    /// By route; one where the URL alone decides.
+    own: Vec<Vec<u8>>,
+    all: Arc<[Vec<u8>]>,
+}
+
+impl RoutePlaces {
+    /// Those of a site; `has_cache` says which of its routes have one.
+    pub fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RoutePlaces {
+        let routes = &site.routes;
+        // Another site may have the same host at other addresses.
+        let mut addresses: Vec<String> =
+            site.listen.iter().map(|listener| format!(" listen={}", listener.address)).collect();
+        addresses.sort_unstable();
+        let of_site = addresses.concat();
+        let is_plain = |route: &config::Route| {
+            let conditions = [
+                route.header.len(),
+                route.query.len(),
+                route.referer.len(),
+                route.client.len(),
+                route.country.len(),
+                route.host.len(),
+                route.not.len(),
+            ];
+            conditions == [0; 7] && route.part_of.is_none()
+        };
+        if routes.iter().all(is_plain) {
+            let own = of_site.into_bytes();
+            return RoutePlaces { all: Arc::new([own.clone()]), own: vec![own] };
+        }
+        // By what it says, not by its place in the file, which changes.
+        let name = |route: &config::Route| {
+            let mut hasher = DefaultHasher::new();
+            format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
+            if !(route.referer.is_empty() && route.client.is_empty() && route.country.is_empty()) {
+                format!("{:?}", (&route.referer, &route.client, &route.country)).hash(&mut hasher);
+            }
+            if !(route.host.is_empty() && route.not.is_empty()) {
+                format!("{:?}", (&route.host, &route.not)).hash(&mut hasher);
+            }
+            if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
+                name.hash(&mut hasher);
+            }
+            format!("{of_site} route={:016x}", hasher.finish()).into_bytes()
+        };
+        let own: Vec<Vec<u8>> = routes.iter().map(name).collect();
+        let cached = own.iter().enumerate().filter(|(index, _)| has_cache(*index));
+        RoutePlaces { all: cached.map(|(_, name)| name.clone()).collect(), own }
+    }
+
+    /// That of a route, by its index.
+    pub fn of(&self, index: usize) -> RoutePlace {
+        let own = self.own.get(index).or(self.own.first()).cloned().unwrap_or_default();
+        RoutePlace { own, all: self.all.clone() }
+    }
+}
+
+struct Rule {
+    of: CacheRule,
+    key: Option<KeyRule>,
+}
+
+/// What the key has beside scheme, host and path.
+pub(crate) struct KeyRule {
+    query: QueryRule,
+    pub(crate) fields: KeyFields,
+}
+
+/// Which parameters of the query are in the key.
+struct QueryRule {
+    of: config::CacheKey,
+    is_whole: bool,
+}
+
+/// The rules whose conditions a request meets, one bit for each.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MatchedRules(u64);
+
+impl CacheRules {
+    /// The rules of `policy` for a route.
+    pub fn new(policy: &CachePolicy, place: RoutePlace) -> CacheRules {
+        let base = Policy {
+            stores_cookies: policy.stores_cookies,
+            heuristic_s_max: policy.heuristic.as_secs(),
+            unreachable_s: policy.grace.as_secs(),
+            rule: RulePolicy::default(),
+        };
+        let rule = |rule: &CacheRule| Rule { of: rule.clone(), key: rule.key.as_ref().map(KeyRule::new) };
+        CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place, written: Vec::new() }
+    }
+
+    /// The same for a route whose proxy changes fields of requests.
+    pub fn with_changes(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
+        let changes = proxy.map(|proxy| &proxy.request_headers);
+        let fields = changes.into_iter().flat_map(|changes| changes.set.iter().chain(&changes.add));
+        self.written = fields
+            .filter(|(_, value)| value.fixed().is_none())
+            .map(|(name, _)| name.to_ascii_lowercase())
+            .collect();
+        self
+    }
+
+    /// Those whose conditions a request meets.
+    pub(crate) fn matched(&self, request: &Request<'_>) -> MatchedRules {
+        if self.rules.is_empty() {
+            return MatchedRules::default();
+        }
+        self.matched_by(request.head(), &request.route_path().unwrap_or_default())
+    }
+
+    /// The same of a request's head and the path that routes match.
+    pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
+        let mut matched = MatchedRules::default();
+        for (index, rule) in self.rules.iter().enumerate() {
+            if rule.of.is_of(request, path) {
+                matched.0 |= 1 << index;
+            }
+        }
+        matched
+    }
+
+    /// The queries that the keys of requests for a path and a query may have, whatever their fields are.
+    pub(crate) fn key_queries(&self, path: &[u8], query: Option<&[u8]>) -> Vec<Option<Vec<u8>>> {
+        let encoded = || query.map(http::path::encode_beyond_ascii);
+        let mut queries = Vec::new();
+        for rule in self.rules.iter().filter(|rule| rule.of.is_of_url(path, query.unwrap_or_default())) {
+            let Some(key) = &rule.key else { continue };
+            queries.push(key.query(encoded()).map(Cow::into_owned));
+            if rule.of.header.is_empty() && rule.of.cookie.is_empty() {
+                return queries;
+            }
+        }
+        queries.push(encoded().map(Cow::into_owned));
+        queries
+    }
+
+    /// The line of the rule by which a request passes the cache, if there is one.
+    pub(crate) fn line_of_bypass(&self, matched: MatchedRules) -> Option<&ConfigLine> {
+        let rule = self.of(matched).find(|rule| rule.of.bypass.is_some())?;
+        rule.of.line.as_ref().filter(|_| rule.of.bypass == Some(true))
+    }
+
+    /// The lines of the rules by which some responses to a request are not stored.
+    pub(crate) fn lines_of_refusals(&self, matched: MatchedRules) -> Vec<&ConfigLine> {
+        self.of(matched)
+            .filter(|rule| rule.of.stores == Some(false))
+            .filter_map(|rule| rule.of.line.as_ref())
+            .collect()
+    }
+
+    /// The directive that gives such a response its lifetime, and the line of its rule.
+    pub(crate) fn line_of_lifetime(
+        &self,
+        matched: MatchedRules,
+        status: Status,
+        fields: &Fields,
+    ) -> Option<(&'static str, &ConfigLine)> {
+        let rules = self.applying(matched, status, fields);
+        let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
+        let line = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
+            rules.iter().filter(is_meant).find(|rule| of(rule).is_some()).and_then(|rule| rule.line.as_ref())
+        };
+        let ttl = line(|rule| rule.ttl).map(|line| ("ttl", line));
+        ttl.or_else(|| line(|rule| rule.default_ttl).map(|line| ("default_ttl", line)))
+    }
+
+    /// The rules that apply to a response.
+    fn applying(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
+        let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
+        let is_of = |rule: &&Rule| {
+            let status = rule.of.status.is_empty() || rule.of.status.iter().any(|one| one.is(status.code()));
+            status && (rule.of.types.is_empty() || http::media::is_any_of(&media, &rule.of.types))
+        };
+        self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
+    }
+
+    /// Whether the responses to a request may be one client's own, where rules distinguish them by cookies or credentials.
+    pub(crate) fn are_personal(&self, matched: MatchedRules) -> bool {
+        let is_named =
+            |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));
+        self.of(matched).any(|rule| {
+            let of_key = |key: &config::CacheKey| !key.cookie.is_empty() || key.header.iter().any(is_named);
+            rule.of.with_authorization == Some(true) || rule.of.key.as_ref().is_some_and(of_key)
+        })
+    }
+
+    fn of(&self, matched: MatchedRules) -> impl Iterator<Item = &Rule> {
+        self.rules
+            .iter()
+            .enumerate()
+            .filter(move |(index, _)| matched.0 >> index & 1 == 1)
+            .map(|(_, rule)| rule)
+    }
+
+    /// Whether the request passes the cache.
+    pub(crate) fn bypasses(&self, matched: MatchedRules) -> bool {
+        self.of(matched).find_map(|rule| rule.of.bypass).unwrap_or(false)
+    }
+
+    /// What its key has.
+    pub(crate) fn key(&self, matched: MatchedRules) -> Option<&KeyRule> {
+        self.of(matched).find_map(|rule| rule.key.as_ref())
+    }
+
+    /// Writes the key of a request; false where it has none.
+    pub(crate) fn write_key(&self, matched: MatchedRules, key: &mut Vec<u8>, request: &Request<'_>) -> bool {
+        let mut query = request.encoded_query();
+        if let Some(rule) = self.key(matched) {
+            query = rule.query(query);
+        }
+        let has_key = request::write_key(key, request, query.as_deref());
+        key.extend_from_slice(&self.place.own);
+        has_key
+    }
+
+    /// The keys of the same URL at other routes of the site.
+    pub(crate) fn other_keys(&self, key: &[u8]) -> Vec<Vec<u8>> {
+        let Some(base) = key.strip_suffix(&self.place.own[..]) else { return Vec::new() };
+        let others = self.place.all.iter().filter(|place| **place != self.place.own);
+        others.map(|place| [base, place].concat()).collect()
+    }
+
+    /// What responses are selected by, beside what their `Vary` names.
+    pub(crate) fn variant_fields(&self, matched: MatchedRules) -> KeyFields {
+        let mut fields = self.key(matched).map(|key| key.fields.clone()).unwrap_or_default();
+        if *self.strip_cookies(matched) == StripCookies::All {
+            fields.add_no_cookies();
+        }
+        self.written.iter().for_each(|name| fields.add_written(name));
+        fields
+    }
+
+    /// After how many uses a response is stored.
+    pub(crate) fn min_uses(&self, matched: MatchedRules) -> u32 {
+        self.of(matched).find_map(|rule| rule.of.min_uses).unwrap_or(1)
+    }
+
+    fn strip_cookies(&self, matched: MatchedRules) -> &StripCookies {
+        self.of(matched).find_map(|rule| rule.of.strip_cookies.as_ref()).unwrap_or(&StripCookies::None)
+    }
+
+    /// Whether a request has cookies that a response may depend on: neither removed nor in the key.
+    pub(crate) fn has_cookies(&self, matched: MatchedRules, request: &Request<'_>) -> bool {
+        if request.field(Name::Cookie).is_none() {
+            return false;
+        }
+        let strips = self.strip_cookies(matched);
+        let key = self.key(matched);
+        let is_settled = |name: &[u8]| strips.removes(name) || key.is_some_and(|key| key.has_cookie(name));
+        vary::cookies(request.head()).any(|(name, _)| !is_settled(name))
+    }
+
+    /// Leaves out of a request what its key does not hold.
+    pub(crate) fn prepare(&self, matched: MatchedRules, request: &mut DetachedRequest) {
+        if let Some(key) = self.key(matched) {
+            if !key.query.is_whole {
+                let (head, bytes) = request.head();
+                let query = head.target.query.map(|query| http::path::encode_beyond_ascii(query.of(bytes)));
+                let query = key.query(query).map(Cow::into_owned);
+                request.set_query(query.as_deref());
+            }
+            let (head, bytes) = request.head();
+            if let Some(language) = key.fields.language((head, bytes)) {
+                request.retain(|id, _| id != Name::AcceptLanguage);
+                request.add(Name::AcceptLanguage, &language);
+            }
+        }
+        let strips = self.strip_cookies(matched);
+        if *strips != StripCookies::None {
+            let (head, bytes) = request.head();
+            let kept = vary::cookies((head, bytes)).filter(|(name, _)| !strips.removes(name));
+            let kept: Vec<Vec<u8>> = kept.map(|(name, value)| [name, b"=", value].concat()).collect();
+            request.retain(|id, _| id != Name::Cookie);
+            if !kept.is_empty() {
+                request.add(Name::Cookie, &kept.join(&b"; "[..]));
+            }
+        }
+    }
+
+    /// Removes from a response the cookies that are not for it.
+    pub(crate) fn strip_response(&self, matched: MatchedRules, fields: &mut Fields) {
+        let strips = self.strip_cookies(matched);
+        let name = |value: &[u8]| {
+            let end = value.iter().position(|byte| matches!(byte, b'=' | b';')).unwrap_or(value.len());
+            http::scan::trim(&value[..end]).to_vec()
+        };
+        let is_cookie = |field: &[u8]| field.eq_ignore_ascii_case(b"set-cookie");
+        let removes = |value: &[u8]| strips.removes(&name(value));
+        if *strips == StripCookies::None
+            || !fields.iter().any(|(field, value)| is_cookie(field) && removes(value))
+        {
+            return;
+        }
+        let kept: Vec<Vec<u8>> = fields
+            .iter()
+            .filter(|(field, value)| is_cookie(field) && !removes(value))
+            .map(|(_, value)| value.to_vec())
+            .collect();
+        fields.remove(b"set-cookie");
+        kept.iter().for_each(|value| fields.push(Name::SetCookie, value));
+    }
+
+    /// What is decided of a response.
+    pub(crate) fn policy(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Policy {
+        let mut policy = self.base.clone();
+        if matched.0 == 0 {
+            return policy;
+        }
+        let rules = self.applying(matched, status, fields);
+        // A page is not kept as an error by a rule that speaks of no errors.
+        let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
+        let seconds = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
+            rules.iter().find_map(|rule| of(rule)).map(|time| time.as_secs())
+        };
+        let lifetime = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
+            rules.iter().filter(is_meant).find_map(|rule| of(rule)).map(|time| time.as_secs())
+        };
+        let flag = |of: fn(&CacheRule) -> Option<bool>| rules.iter().find_map(|rule| of(rule));
+        let ignored = rules.iter().find_map(|rule| rule.ignore.as_deref()).unwrap_or_default();
+        policy.stores_cookies = flag(|rule| rule.stores_cookies).unwrap_or(policy.stores_cookies);
+        policy.unreachable_s = seconds(|rule| rule.grace).unwrap_or(policy.unreachable_s);
+        policy.rule = RulePolicy {
+            refuses: flag(|rule| rule.stores) == Some(false),
+            ttl_s: lifetime(|rule| rule.ttl),
+            default_ttl_s: lifetime(|rule| rule.default_ttl),
+            while_revalidate_s: seconds(|rule| rule.while_revalidate),
+            if_error_s: seconds(|rule| rule.if_error),
+            keep_s: seconds(|rule| rule.keep),
+            ignores_cache_control: ignored.contains(&IgnoredField::CacheControl),
+            ignores_expires: ignored.contains(&IgnoredField::Expires),
+            ignores_vary: ignored.contains(&IgnoredField::Vary),
+            with_cookies: flag(|rule| rule.with_cookies).unwrap_or(false),
+            with_authorization: flag(|rule| rule.with_authorization).unwrap_or(false),
+        };
+        policy
+    }
+}
+
+impl KeyRule {
+    fn new(key: &config::CacheKey) -> KeyRule {
+        let mut fields = KeyFields::default();
+        key.header.iter().for_each(|name| fields.add_field(name));
+        key.cookie.iter().for_each(|name| fields.add_cookie(name));
+        if !key.language.is_empty() {
+            fields.add_language(&key.language);
+        }
+        if key.device {
+            fields.add_device();
+        }
+        let is_whole = key.query == QueryKey::All && key.ignore_query.is_empty() && !key.sort_query;
+        KeyRule { query: QueryRule { of: key.clone(), is_whole }, fields }
+    }
+
+    fn has_cookie(&self, name: &[u8]) -> bool {
+        let key = &self.query.of;
+        key.cookie.iter().any(|one| one.as_bytes() == name) || key.header.iter().any(|one| one == "cookie")
+    }
+
+    /// The query as the key has it.
+    pub(crate) fn query<'q>(&self, query: Option<Cow<'q, [u8]>>) -> Option<Cow<'q, [u8]>> {
+        match self.query.is_whole {
+            true => query,
+            false => self.query.normal(&query?).map(Cow::Owned),
+        }
+    }
+}
+
+impl QueryRule {
+    fn normal(&self, whole: &[u8]) -> Option<Vec<u8>> {
+        let is_one = |patterns: &[config::ValuePattern], name: &[u8]| {
+            patterns.iter().any(|pattern| pattern.matches(name.iter().copied()))
+        };
+        let keeps = |name: &[u8]| match &self.of.query {
+            QueryKey::All => !is_one(&self.of.ignore_query, name),
+            QueryKey::None => false,
+            QueryKey::Only(names) => is_one(names, name),
+        };
+        query::normal_query(whole, keeps, self.of.sort_query)
+    }
+}
+
+/// What a configured rule asks of a request.
+trait CacheRuleConditions {
+    /// Of its URL alone.
+    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool;
+    fn is_of(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
+}
+
+impl CacheRuleConditions for CacheRule {
+    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool {
+        let has_parameter = |(name, pattern): &(String, config::ValuePattern)| {
+            config::matcher::has_parameter(query, name, pattern)
+        };
+        (self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path)))
+            && self.query.iter().all(has_parameter)
+    }
+
+    fn is_of(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
+        let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
+        if !self.is_of_url(path, query) {
+            return false;
+        }
+        let has_field = |(name, pattern): &(String, config::ValuePattern)| {
+            let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
+            let mut same = head.fields.iter().filter(is_it);
+            same.any(|field| pattern.matches_bytes(field.value.of(bytes)))
+        };
+        let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
+        self.header.iter().all(has_field)
+            && (self.cookie.is_empty() || vary::cookies((head, bytes)).any(|(name, _)| is_named(name)))
+    }
+}

@@ -1,0 +1,154 @@
+//! The rules of the cache for a URL that a person names: the forms in which it may be a key, and which rule decides.
+
+use cache::{Cache, key};
+use config::matcher::{RouteRequest, Routes};
+use config::{CachePolicy, Config};
+use http::path::{self, EmptySegments};
+use http::{Limits, RequestHead};
+
+use crate::rules::{CacheRules, MatchedRules, RoutePlace};
+
+/// A GET of a URL, as the server would get it.
+pub(crate) struct NamedRequest {
+    pub(crate) head: RequestHead,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl NamedRequest {
+    /// That of a URL in the form of keys, with these fields.
+    ///
+    /// # Errors
+    /// What is no URL of a request, or no field.
+    pub(crate) fn new<'f>(url: &[u8], fields: impl Iterator<Item = &'f str>) -> Result<NamedRequest, String> {
+        let host = key::host(url);
+        let target = &key::without_scheme(url)[2 + host.len()..];
+        let mut bytes = [b"GET ", target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"].concat();
+        for field in fields {
+            if field.contains(['\r', '\n']) || !field.contains(':') {
+                return Err(format!("{field:?} is no header field: write \"Name: value\""));
+            }
+            bytes.extend_from_slice(format!("{field}\r\n").as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        let mut head = RequestHead::default();
+        match head.parse(&bytes, &Limits::default()) {
+            Ok(true) => Ok(NamedRequest { head, bytes }),
+            _ => Err("these are no URL and header fields of a request".to_owned()),
+        }
+    }
+
+    fn host(&self) -> &[u8] {
+        self.head.authority.of(&self.bytes)
+    }
+
+    fn query(&self) -> Option<&[u8]> {
+        self.head.target.query.map(|query| query.of(&self.bytes))
+    }
+
+    fn path(&self) -> &[u8] {
+        self.head.target.path(&self.bytes)
+    }
+
+    fn field(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.head.fields.iter();
+        let is_it = |found: &[u8]| found.eq_ignore_ascii_case(name.as_bytes());
+        fields.find(|field| is_it(field.name.of(&self.bytes))).map(|field| field.value.of(&self.bytes))
+    }
+}
+
+/// The key of the address that a request for this host comes to, by its port: that of sites where they have the port, else one at
+/// the top of the file.
+pub fn listener_key_for(config: &Config, host: &[u8], is_https: bool) -> u64 {
+    let port = http::target::split_port(host).and_then(|(_, port)| port);
+    let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse::<u16>().ok());
+    let port = port.unwrap_or(if is_https { 443 } else { 80 });
+    let has_port = |listener: &&config::Listener| match &listener.address {
+        config::Listen::Tcp(address) => address.port() == port,
+        config::Listen::Any(own) | config::Listen::Localhost(own) => *own == port,
+        config::Listen::Unix(_) => false,
+    };
+    let named = config.listeners().find(has_port).or_else(|| config.listeners().next());
+    named.map_or(0, |listener| config.listener_key(&listener.address))
+}
+
+/// What a route that has a cache decides for a request.
+pub(crate) struct NamedRules {
+    pub(crate) rules: CacheRules,
+    pub(crate) matched: MatchedRules,
+}
+
+fn rules_of(policy: &CachePolicy) -> CacheRules {
+    CacheRules::new(policy, RoutePlace::default())
+}
+
+fn empty_segments(merge_slashes: bool) -> EmptySegments {
+    if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
+}
+
+/// The rules for a request; an inner `None` where the route that answers it has no cache, an outer where there is no route.
+pub(crate) fn rules_for(
+    config: &Config,
+    request: &NamedRequest,
+    is_https: bool,
+) -> Option<Option<NamedRules>> {
+    let routes = Routes::compile(config);
+    let listener_key = listener_key_for(config, request.host(), is_https);
+    let site = routes
+        .site(request.host(), listener_key)
+        .or_else(|| routes.sites_of(request.host()).first().copied())?;
+    let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
+    let path = path::matched_path(request.path(), empty).ok()?;
+    let query = request.query().unwrap_or_default();
+    let wanted = RouteRequest {
+        host: request.host(),
+        listener_key,
+        method: b"GET",
+        path: &path,
+        query,
+        client: None,
+        country: None,
+    };
+    let route = routes.find_in(site, &wanted, |name: &str| request.field(name))?;
+    Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
+        let rules = rules_of(policy);
+        let matched = rules.matched_by((&request.head, &request.bytes), &path);
+        NamedRules { rules, matched }
+    }))
+}
+
+/// The forms of a URL in keys, as the routes that may answer it write them; it begins with `//` or with a scheme, and so do they.
+pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8>> {
+    let mut urls = vec![url.to_vec()];
+    let Ok(request) = NamedRequest::new(url, std::iter::empty()) else { return urls };
+    let origin = &url[..url.len() - key::without_scheme(url).len() + 2 + key::host(url).len()];
+    let sites = Routes::compile(config).sites_of(request.host());
+    let routes = sites.into_iter().flat_map(|site| {
+        config.sites[site].routes.iter().enumerate().map(move |(index, route)| (site, index, route))
+    });
+    for (site, index, route) in routes {
+        let settings = config.settings(Some(site), Some(index));
+        let empty = empty_segments(settings.merge_slashes);
+        let paths = (path::matched_path(request.path(), empty), path::encoded_path(request.path(), empty));
+        let (Some(policy), (Ok(path), Ok(encoded))) = (settings.cache, paths) else { continue };
+        let sent = path::encoded_path(request.path(), EmptySegments::AsSent).unwrap_or_default();
+        if !route.path.is_empty() && !route.path.iter().any(|pattern| pattern.matches(&path)) {
+            continue;
+        }
+        for query in rules_of(policy).key_queries(&path, request.query()) {
+            let query = query.map(|query| [b"?", &query[..]].concat()).unwrap_or_default();
+            urls.extend([&encoded, &sent].map(|path| [origin, path, &query].concat()));
+        }
+    }
+    for at in 0..urls.len() {
+        for scheme in [&b""[..], b"http:", b"https:"] {
+            let mut stated = [scheme, &urls[at]].concat();
+            if let Some(search) = cache.search_rules.find(&stated) {
+                key::rewrite_query(&mut stated, |query| search.normal(query));
+                urls.push(stated);
+            }
+        }
+    }
+    urls.sort_unstable();
+    urls.dedup();
+    urls
+}

@@ -1,0 +1,458 @@
+//! Certificates that the server obtains by itself: what the configuration says of them, for `control`; and what serves
+//! with them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
+use control::{
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
+    Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
+};
+use net::{CertificateStore, ServerCertificate, without_marks};
+
+use crate::staples::Staples;
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+use process::link::SupervisorLink;
+use rights::privilege::Identity;
+
+/// The state folder of a server that was started as root.
+const SYSTEM_FOLDER: &str = "/var/lib/komainu";
+/// Names of the default site where it is to have certificates by itself: those of this machine.
+const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// What serves with the certificates.
+struct ServerSink {
+    store: CertificateStore,
+    staples: Staples,
+    log: ErrorLog,
+}
+
+impl CertificateSink for ServerSink {
+    fn install(&self, name: &str, pem: &str) -> Result<(), String> {
+        let certificate =
+            ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes()).map_err(String::from)?;
+        self.store.install(&[name], &certificate);
+        self.staples.watch(StapleOwner::Name(name.to_owned()), &[(name.to_owned(), certificate)], &self.log);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) {
+        self.store.remove(&[name]);
+        self.staples.watch(StapleOwner::Name(name.to_owned()), &[], &self.log);
+    }
+
+    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
+        self.store.challenge(server_name, Some(ServerCertificate::of_challenge(pem.as_bytes())?));
+        Ok(())
+    }
+
+    fn remove_challenge(&self, server_name: &str) {
+        self.store.challenge(server_name, None);
+    }
+
+    fn info(&self, text: &str) {
+        self.log.info(text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.log.warn(text);
+    }
+
+    fn error(&self, text: &str) {
+        self.log.error(text);
+    }
+}
+
+/// What obtains and renews certificates while the server runs.
+pub struct RunningCertificates {
+    renewer: CertificateRenewer,
+    is_system: bool,
+}
+
+impl RunningCertificates {
+    /// Installs what is stored, and starts the thread; `None` where no site has `tls = "auto"`. Failures are logged: the
+    /// server serves without.
+    fn start(
+        config: &Config,
+        files: &ConfigFiles,
+        is_system: bool,
+        serving: &AutomaticCertificates,
+        log: &ErrorLog,
+    ) -> Option<RunningCertificates> {
+        let subjects = subjects(config, log);
+        let is_on_demand = config.acme.ask.is_some() && config.sites.iter().any(is_automatic);
+        if subjects.is_empty() && !is_on_demand {
+            return None;
+        }
+        let environment = Environment {
+            now: Arc::new(SystemTime::now),
+            random: Arc::new(|| fastrand::u64(..)),
+            intervals: Intervals::default(),
+            host: host_name(),
+        };
+        let AutomaticCertificates { store, challenges, staples, .. } = serving.clone();
+        let missed = store.clone();
+        let sink = Arc::new(ServerSink { store, staples, log: log.clone() });
+        let options = options(config, files, is_system)
+            .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
+        match options {
+            Ok(renewer) => {
+                let missing = renewer.missing_names();
+                missed.report_missing(move |name, client| missing.report(name, client));
+                Some(RunningCertificates { renewer, is_system })
+            }
+            Err(error) => {
+                log.error(&format!("certificates are neither obtained nor renewed: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Goes over to another configuration.
+    ///
+    /// # Errors
+    /// A file that cannot be read; the names of before keep their certificates then.
+    fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
+        self.renewer.serve(options(config, files, self.is_system)?, subjects(config, log));
+        Ok(())
+    }
+
+    /// What is known of each certificate.
+    pub fn statuses(&self) -> Vec<CertificateStatus> {
+        self.renewer.statuses()
+    }
+
+    /// Has the certificate of a name renewed now.
+    ///
+    /// # Errors
+    /// Where there is no such name.
+    pub fn renew(&self, name: &str) -> Result<(), String> {
+        let subject = Subject::parse(name)?;
+        match self.renewer.renew(&subject) {
+            true => Ok(()),
+            false => Err(format!(
+                "the server obtains no certificate for {name}: `komainu cert list` shows the names"
+            )),
+        }
+    }
+}
+
+/// The certificates that the server obtains by itself, if a site has such; what serves with them. Clones are the same.
+#[derive(Clone, Default)]
+pub struct AutomaticCertificates {
+    /// Set where a site has them, at the start or by a reload.
+    pub running: Arc<OnceLock<RunningCertificates>>,
+    /// Certificates by name, as TLS looks them up.
+    pub store: CertificateStore,
+    /// Tokens of HTTP-01 challenges.
+    pub challenges: HttpChallenges,
+    /// OCSP responses of the certificates.
+    pub staples: Staples,
+}
+
+impl AutomaticCertificates {
+    /// Puts a configuration in force.
+    ///
+    /// # Errors
+    /// As [`RunningCertificates::reload`].
+    pub fn apply(
+        &self,
+        config: &Config,
+        files: &ConfigFiles,
+        is_system: bool,
+        log: &ErrorLog,
+    ) -> io::Result<()> {
+        if let Some(running) = self.running.get() {
+            return running.reload(config, files, log);
+        }
+        if let Some(started) = RunningCertificates::start(config, files, is_system, self, log) {
+            // Nobody else sets it: reloads follow each other.
+            let _ = self.running.set(started);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the server was started as root.
+pub fn is_system(link: Option<&SupervisorLink>) -> bool {
+    link.is_some() || rustix::process::geteuid().is_root()
+}
+
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The names that certificates are obtained for: the hosts of sites with `tls = "auto"`.
+fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
+    let mut subjects = BTreeSet::new();
+    for (_, name) in names(config) {
+        match Subject::parse(&name) {
+            Ok(subject) => _ = subjects.insert(subject),
+            Err(error) => log.error(&format!("certificates: {error}")),
+        }
+    }
+    subjects.into_iter().collect()
+}
+
+/// Whether a site obtains its certificates by itself.
+pub fn is_automatic(site: &config::Site) -> bool {
+    site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
+}
+
+/// The hosts of sites with `tls = "auto"`, each with its site for messages.
+fn names(config: &Config) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    // With `ask`, the names below a wildcard are obtained one by one where the wildcard itself cannot be.
+    let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
+    for site in config.sites.iter().filter(|site| is_automatic(site)) {
+        let hosts = site.hosts.iter().filter_map(|host| match host {
+            HostPattern::Exact(name) => Some(name.clone()),
+            HostPattern::Below(_) if skips_wildcards => None,
+            HostPattern::Below(name) => Some(format!("*{name}")),
+        });
+        let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
+        let place =
+            site.line.as_ref().map_or("the default site".to_owned(), |line| format!("the site in {line}"));
+        names.extend(hosts.chain(own).map(|name| (place.clone(), name)));
+    }
+    names
+}
+
+/// What `komainu check` says of names that get no certificate, or one that clients do not trust by themselves.
+pub fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let kinds = challenges(config);
+    for (place, name) in names(config) {
+        let subject = match Subject::parse(&name) {
+            Ok(subject) => subject,
+            Err(error) => {
+                warnings.push(format!("`tls = \"auto\"` ({place}): {error}"));
+                continue;
+            }
+        };
+        let text = match subject.issuer() {
+            Issuer::Nobody => {
+                "no authority issues certificates for this name: give the site a `certificate`, or a name \
+                               below `internal`, `test` or `localhost`"
+                    .to_owned()
+            }
+            Issuer::Local if is_of_this_machine(&subject) => continue,
+            Issuer::Local => {
+                "no public authority issues for this name: its certificate is of this server's local \
+                              authority, which machines trust after `komainu trust`"
+                    .to_owned()
+            }
+            Issuer::Public => match subject.missing_challenge(&kinds) {
+                Some(text) => format!("no certificate can be obtained: {text}"),
+                None => continue,
+            },
+        };
+        warnings.push(format!("`tls = \"auto\"` ({place}): {name}: {text}"));
+    }
+    warnings
+}
+
+/// Checks the files that `[acme]` names, which a start uses only once a certificate is due.
+pub fn files_exist(config: &Config) -> Result<(), String> {
+    if let Some(path) = &config.acme.ca {
+        let pem = ConfigFiles::default().read(path).map_err(|error| format!("`[acme] ca`: {error}"))?;
+        net::ClientCertificates::check_authority(&pem)
+            .map_err(|text| format!("`[acme] ca`: {}: {text}", path.display()))?;
+    }
+    let Some(program) = config.acme.dns_hook.first().map(Path::new) else { return Ok(()) };
+    let is_program = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let is_found = match program.components().count() > 1 || program.is_absolute() {
+        true => is_program(program),
+        false => std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program))),
+    };
+    match is_found {
+        true => Ok(()),
+        false => Err(format!(
+            "`[acme] dns_hook`: {} is no program: name one that exists, and make it executable (`chmod +x`)",
+            program.display()
+        )),
+    }
+}
+
+/// Whether a name means the machine itself, where nobody expects another authority.
+fn is_of_this_machine(subject: &Subject) -> bool {
+    match subject {
+        Subject::Ip(address) => address.is_loopback(),
+        Subject::Dns(name) => name == "localhost" || name.ends_with(".localhost"),
+    }
+}
+
+fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
+    let acme = &config.acme;
+    let external = |binding: &config::ExternalAccountBinding| ExternalAccount {
+        id: binding.id.clone(),
+        key: binding.key.clone(),
+    };
+    let directories = acme.directories.iter().map(|directory| Directory {
+        url: directory.url.clone(),
+        external_account: directory.eab.as_ref().or(acme.eab.as_ref()).map(external),
+        profile: directory.profile.clone().or_else(|| acme.profile.clone()),
+    });
+    let dns = match &acme.dns {
+        Some(dns) => Some(DnsRecords::Update(dns_server(dns, files)?)),
+        None if acme.dns_hook.is_empty() => None,
+        None => Some(DnsRecords::Hook(acme.dns_hook.iter().map(Into::into).collect())),
+    };
+    let roots_pem = acme.ca.as_ref().map(|path| files.read(path)).transpose()?.unwrap_or_default();
+    Ok(Options {
+        directories: directories.collect(),
+        email: acme.email.clone(),
+        challenges: challenges(config),
+        dns,
+        ask: acme.ask.clone(),
+        state: state_folder(config, is_system),
+        roots_pem: without_marks(&roots_pem).into_owned(),
+    })
+}
+
+/// The DNS server of `[acme]`, with its key.
+///
+/// # Errors
+/// The file of the key, where it cannot be read or holds none.
+pub fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsServer> {
+    let key = TsigKey::parse(&files.read(&dns.secret_file)?, dns.key.as_deref(), dns.algorithm);
+    let key = key.map_err(|text| {
+        let text = format!("`[acme] dns`: {}: {text}", dns.secret_file.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })?;
+    let config::DnsAddress { host, port } = dns.server.clone();
+    Ok(DnsServer { host, port, zone: dns.zone.clone(), key, wait: dns.wait })
+}
+
+/// The challenges that can be answered: those that are configured, or those that the addresses allow.
+fn challenges(config: &Config) -> Vec<ChallengeKind> {
+    let configured = config.acme.challenges.iter().map(|challenge| match challenge {
+        AcmeChallenge::Http01 => ChallengeKind::Http,
+        AcmeChallenge::TlsAlpn01 => ChallengeKind::TlsAlpn,
+        AcmeChallenge::Dns01 => ChallengeKind::Dns,
+    });
+    let mut kinds: Vec<ChallengeKind> = configured.collect();
+    if !kinds.is_empty() {
+        return kinds;
+    }
+    let port = |listener: &config::Listener| match &listener.address {
+        Listen::Tcp(address) => Some(address.port()),
+        Listen::Any(port) => Some(*port),
+        Listen::Localhost(_) | Listen::Unix(_) => None,
+    };
+    let listens = |wanted: Option<u16>, is_tls: bool| {
+        let with = |listener: &config::Listener| {
+            listener.is_tls() == is_tls
+                && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
+        };
+        config.listeners().any(with)
+    };
+    if config.acme.dns.is_some() || !config.acme.dns_hook.is_empty() {
+        kinds.push(ChallengeKind::Dns);
+    }
+    let of = |http: Option<u16>, tls: Option<u16>| {
+        [(listens(http, false), ChallengeKind::Http), (listens(tls, true), ChallengeKind::TlsAlpn)]
+    };
+    let mut reachable: Vec<ChallengeKind> =
+        of(Some(80), Some(443)).into_iter().filter_map(|(is, kind)| is.then_some(kind)).collect();
+    if reachable.is_empty() {
+        // Other ports of this machine may be what the authority reaches as 80 and 443.
+        reachable.extend(of(None, None).into_iter().filter_map(|(is, kind)| is.then_some(kind)));
+    }
+    kinds.extend(reachable);
+    kinds
+}
+
+/// The state folder: that of the configuration, of systemd's unit, of the system, or of the user.
+pub fn state_folder(config: &Config, is_system: bool) -> PathBuf {
+    config.acme.state.clone().unwrap_or_else(|| default_state_folder(is_system))
+}
+
+/// The state folder where none is configured. `is_system` for a server that was started as root.
+pub fn default_state_folder(is_system: bool) -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(folders) = variable("STATE_DIRECTORY")
+        && let Some(first) = std::env::split_paths(&folders).next()
+    {
+        return first;
+    }
+    if is_system {
+        return SYSTEM_FOLDER.into();
+    }
+    match (variable("XDG_STATE_HOME"), variable("HOME")) {
+        (Some(folder), _) => Path::new(&folder).join("komainu"),
+        (None, Some(home)) => Path::new(&home).join(".local/state/komainu"),
+        (None, None) => SYSTEM_FOLDER.into(),
+    }
+}
+
+/// In the supervisor: makes the state folder for the user who serves.
+///
+/// # Errors
+/// Why it cannot be made.
+pub fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
+    if !config.sites.iter().any(is_automatic) {
+        return Ok(());
+    }
+    let path = state_folder(config, true);
+    identity.make_folder(&path).map_err(|error| {
+        io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, "test.toml", Path::new("/etc/komainu")).unwrap().0
+    }
+
+    #[test]
+    fn challenges_are_those_that_the_addresses_allow() {
+        use ChallengeKind::{Dns, Http, TlsAlpn};
+        let of = |listen: &str, acme: &str| {
+            let site = "[[site]]\nhosts = \"example.com\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
+            challenges(&config(&format!("listen = {listen}\n[acme]\n{acme}\n{site}")))
+        };
+        assert_eq!(of("[\":80\", \":443\"]", ""), [Http, TlsAlpn]);
+        assert_eq!(of("\":443\"", ""), [TlsAlpn]);
+        assert_eq!(of("[\":8080\", \":443\"]", ""), [TlsAlpn]);
+        assert_eq!(of("[\":8080\", { address = \":8443\", tls = true }]", ""), [Http, TlsAlpn]);
+        assert_eq!(of("[\":80\", \":443\"]", "dns_hook = \"/bin/true\""), [Dns, Http, TlsAlpn]);
+        let dns = "dns = { server = \"127.0.0.1\", secret_file = \"key\" }";
+        assert_eq!(of("[\":80\", \":443\"]", dns), [Dns, Http, TlsAlpn]);
+        assert_eq!(of("[\":80\", \":443\"]", "challenge = \"tls-alpn-01\""), [TlsAlpn]);
+    }
+
+    #[test]
+    fn the_file_of_a_dns_key_is_named_where_it_is_not_valid() {
+        let path = std::env::temp_dir().join(format!("komainu-dns-key-{}", std::process::id()));
+        let text = format!(
+            "[[route]]\nrespond = \"x\"\n[acme]\ndns = {{ server = \"ns\", secret_file = {path:?} }}\n"
+        );
+        let parsed = || config(&text).acme.dns.unwrap();
+        let error = dns_server(&parsed(), &ConfigFiles::default()).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        fs::write(&path, "secret").unwrap();
+        let error = dns_server(&parsed(), &ConfigFiles::default()).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()) && error.contains("`key`"), "{error}");
+        let secret = "QUFBQUFBQUFBQUFBQUFBQUFBQUE=";
+        fs::write(&path, format!("key \"k\" {{ algorithm hmac-sha512; secret \"{secret}\"; }};")).unwrap();
+        let server = dns_server(&parsed(), &ConfigFiles::default()).unwrap();
+        assert_eq!((server.host.as_str(), server.port, server.wait.as_secs()), ("ns", 53, 10));
+        fs::remove_file(&path).unwrap();
+    }
+}

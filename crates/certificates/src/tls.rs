@@ -1,0 +1,295 @@
+//! TLS with clients: the certificates and keys that the configuration names, read and checked.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ::control::StapleOwner;
+use config::matcher::Routes;
+use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
+use net::{
+    CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
+};
+
+use crate::staples::{Staples, doubt};
+use logging::access::rfc3339;
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+
+/// What a configuration says about TLS with clients, with its files read.
+#[derive(Debug)]
+pub struct TlsPlan {
+    options: TlsOptions,
+    /// By site; `None` for those that are not reached through TLS.
+    sites: Vec<Option<TlsSite>>,
+    /// Keys of tickets for configurations that name none. A reload keeps them.
+    own_keys: TicketKeys,
+    /// What clients will refuse of the certificates in files, in words.
+    warnings: Vec<String>,
+    /// The certificates in files, in the order of sites.
+    files: Vec<FromFile>,
+}
+
+impl TlsPlan {
+    /// Reads what a configuration names, which may follow another one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not valid, with the site that names it.
+    pub fn new(
+        config: &Config,
+        before: Option<&TlsPlan>,
+        files: &ConfigFiles,
+    ) -> io::Result<Option<TlsPlan>> {
+        if config.sites.iter().all(|site| site.tls.is_none()) {
+            return Ok(None);
+        }
+        let own_keys = before.map_or_else(TicketKeys::own, |before| before.own_keys.clone());
+        let tickets = ticket_keys(&config.tls, &own_keys, files)
+            .map_err(|error| io::Error::new(error.kind(), format!("`tls.ticket_keys`: {error}")))?;
+        let options =
+            TlsOptions { tls13_only: config.tls.min == TlsVersion::Tls13, tickets, ..TlsOptions::default() };
+        let now_unix_s =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (mut warnings, mut all) = (Vec::new(), Vec::new());
+        let mut known = KnownCertificates::new();
+        let site = |site: &config::Site| {
+            let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();
+            let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
+            let read =
+                read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
+            let found = read.iter().flat_map(|(_, files)| doubts(&site.hosts, files, now_unix_s));
+            warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
+            Ok(read.map(|(site, files)| {
+                all.extend(files);
+                site
+            }))
+        };
+        let sites = config.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
+        // Sites with one `default` say the same, of the same files.
+        warnings.dedup();
+        all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
+        let plan = TlsPlan { options, sites, own_keys, warnings, files: all };
+        // What is wrong with authorities and revocation lists shows here.
+        TlsPlan::put_in_force(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
+        Ok(Some(plan))
+    }
+
+    /// Puts a plan and its configuration in force; without a plan, TLS is for no site.
+    ///
+    /// # Errors
+    /// Authorities or revocation lists that are not valid.
+    pub fn put_in_force(plan: Option<&TlsPlan>, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
+        let (options, sites) =
+            plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
+        acceptor.replace(&options, finder(config), sites).map_err(invalid)
+    }
+
+    /// Keeps OCSP responses for the certificates in files that name a responder.
+    pub fn keep_staples(plan: Option<&TlsPlan>, staples: &Staples, log: &ErrorLog) {
+        let files = plan.map(TlsPlan::files).unwrap_or_default();
+        let named = files.iter().map(|(path, certificate)| (path.display().to_string(), certificate.clone()));
+        staples.watch(StapleOwner::Files, &named.collect::<Vec<_>>(), log);
+    }
+
+    /// What clients will refuse of the certificates in files: those that have expired, or are for other hosts.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The certificates in files, each with the file or folder that it was read from.
+    pub fn files(&self) -> &[FromFile] {
+        &self.files
+    }
+
+    /// What a site demands of clients' certificates: the number that its connections carry, 0 for nothing.
+    pub fn policy(&self, site: usize) -> u64 {
+        let site = self.sites.get(site).and_then(Option::as_ref);
+        site.and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
+    }
+}
+
+/// Finds the site of a host as the router does.
+fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static {
+    let routes = Routes::compile(config);
+    move |host, listener_key| match host.parse::<Ipv6Addr>() {
+        Ok(address) => routes.site(format!("[{address}]").as_bytes(), listener_key),
+        Err(_) => routes.site(host.as_bytes(), listener_key),
+    }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
+    if !tls.tickets {
+        return Ok(None);
+    }
+    if tls.ticket_keys.is_empty() {
+        return Ok(Some(own.clone()));
+    }
+    let secrets = tls.ticket_keys.iter().map(|path| files.read(path)).collect::<io::Result<_>>()?;
+    TicketKeys::given(secrets).map(Some).map_err(invalid)
+}
+
+/// A certificate with the file or the folder that it was read from.
+pub type FromFile = (PathBuf, ServerCertificate);
+
+/// Certificates by the files of chains and of keys that name them: thousands of sites may name the same ones.
+type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FromFile>>;
+
+fn read_site(
+    tls: &SiteTls,
+    files: &ConfigFiles,
+    known: &mut KnownCertificates,
+) -> io::Result<(TlsSite, Vec<FromFile>)> {
+    let client = tls.client.as_ref().map(|client| read_client(client, files)).transpose()?;
+    let CertificateSource::Files(paths) = &tls.certificate else {
+        return Ok((TlsSite { automatic: true, client, ..TlsSite::default() }, Vec::new()));
+    };
+    let found = match known.entry((paths.clone(), tls.key.clone())) {
+        Entry::Occupied(found) => found.get().clone(),
+        Entry::Vacant(place) => place.insert(read_certificates(paths, &tls.key, files)?).clone(),
+    };
+    let certificates = found.iter().map(|(_, certificate)| certificate.clone()).collect();
+    Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
+}
+
+/// Reads the certificates of files with their keys, and those of folders.
+fn read_certificates(paths: &[PathBuf], keys: &[PathBuf], files: &ConfigFiles) -> io::Result<Vec<FromFile>> {
+    let mut found = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        match keys.get(index) {
+            None if files.is_folder(path) => {
+                let all = read_folder(path, files)?;
+                found.extend(all.into_iter().map(|certificate| (path.clone(), certificate)));
+            }
+            key => {
+                let chain = files.read(path)?;
+                let key_path = key.unwrap_or(path);
+                let key = if key.is_some() { files.read(key_path)? } else { chain.clone() };
+                let certificate = ServerCertificate::from_pem(&chain, &key);
+                found.push((
+                    path.clone(),
+                    certificate.map_err(|fault| invalid(fault.in_files(path, key_path)))?,
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What the control listener's `tls` names, and what is doubtful about it, in words.
+///
+/// # Errors
+/// A file that cannot be read or is not valid.
+pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
+    let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
+        .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let doubts = doubts(&[], &found, now.map_or(0, |since| since.as_secs()));
+    Ok((site, doubts.into_iter().map(|text| format!("`control.tls`: {text}")).collect()))
+}
+
+/// What clients that ask for these hosts will refuse.
+fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if files.is_empty() {
+        return doubts;
+    }
+    let now_unix_s = i64::try_from(now_unix_s).unwrap_or(i64::MAX);
+    let moment = |unix_s: i64| rfc3339(u64::try_from(unix_s).unwrap_or_default());
+    for (path, certificate) in files {
+        let info = certificate.info();
+        doubts.extend(
+            doubt(certificate)
+                .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
+        );
+        doubts.extend(
+            certificate
+                .chain_fault()
+                .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
+        );
+        let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };
+        let fault = match (info.not_before_unix_s, info.not_after_unix_s) {
+            (_, end) if end < now_unix_s => format!("has expired, on {}: renew it", moment(end)),
+            (start, _) if start > now_unix_s => format!("is not valid before {}", moment(start)),
+            _ if info.names.is_empty() => {
+                "has no subjectAltName, and clients do not look at its CN: make one with DNS:NAME in that extension".into()
+            }
+            _ => continue,
+        };
+        doubts.push(format!("{}: the certificate of {of} {fault}", path.display()));
+    }
+    let names: Vec<String> = files.iter().flat_map(|(_, one)| one.info().names.clone()).collect();
+    let is_covered = |host: &HostPattern| match host {
+        HostPattern::Exact(host) => {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            files.iter().any(|(_, one)| one.info().is_for(host))
+        }
+        HostPattern::Below(domain) => names.iter().any(|name| name.ends_with(domain.as_str())),
+    };
+    let others: Vec<String> =
+        hosts.iter().filter(|host| !is_covered(host)).map(ToString::to_string).collect();
+    if !others.is_empty() && !names.is_empty() {
+        doubts.push(format!(
+            "no certificate is for {}: {} is for {}",
+            some_of(&others),
+            some_of(&files.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>()),
+            some_of(&names)
+        ));
+    }
+    doubts
+}
+
+/// A list for a message: a folder may hold thousands.
+fn some_of(all: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if all.len() > SHOWN {
+        text += &format!(" and {} more", all.len() - SHOWN);
+    }
+    text
+}
+
+fn read_folder(folder: &Path, files: &ConfigFiles) -> io::Result<Vec<ServerCertificate>> {
+    let is_pem = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("pem" | "crt" | "cer" | "key"))
+    };
+    let paths = files.list(folder)?.into_iter().filter(is_pem);
+    let read = |path: PathBuf| files.read(&path).map(|bytes| (path, bytes));
+    let contents = paths.map(read).collect::<io::Result<BTreeMap<_, _>>>()?;
+    ServerCertificate::from_folder(folder, &contents).map_err(invalid)
+}
+
+fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCertificates> {
+    let mut authorities_pem = Vec::new();
+    for path in &client.ca {
+        let pem = files.read(path)?;
+        ClientCertificates::check_authority(&pem).map_err(|text| placed("ca", path, &text))?;
+        authorities_pem.extend(pem);
+        // A file need not end with a line.
+        authorities_pem.push(b'\n');
+    }
+    let revoked = |path: &PathBuf| {
+        let pem = files.read(path)?;
+        let alone = ClientCertificates {
+            authorities_pem: authorities_pem.clone(),
+            revoked_pem: vec![pem.clone()],
+            required: client.required,
+        };
+        alone.check().map_err(|text| placed("crl", path, &text))?;
+        Ok(pem)
+    };
+    let revoked_pem = client.crl.iter().map(revoked).collect::<io::Result<_>>()?;
+    Ok(ClientCertificates { authorities_pem, revoked_pem, required: client.required })
+}
+
+/// What is wrong with a file that `client` names.
+fn placed(directive: &str, path: &Path, text: &str) -> io::Error {
+    invalid(format!("`client.{directive}`: {}: {text}", path.display()))
+}

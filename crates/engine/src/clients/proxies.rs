@@ -1,0 +1,53 @@
+//! Finds the client of a request: the peer, or the address that a trusted proxy forwards.
+
+use http::{Dialect, forwarded};
+use net::{Exchange, Fault, Peer, Sources};
+
+/// Proxies whose forwarding fields are trusted.
+pub struct TrustedProxies {
+    /// Their addresses.
+    pub(crate) sources: Sources,
+    /// The fields they send: `Forwarded` or `X-Forwarded-*`.
+    pub(crate) dialect: Dialect,
+}
+
+impl TrustedProxies {
+    /// Sets the client's address and scheme from the forwarding fields, if the peer is trusted.
+    ///
+    /// # Errors
+    /// 400 if the fields are ambiguous.
+    pub fn introduce(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let request = exchange.request();
+        let peer = request.peer();
+        if !self.sources.contains(peer) {
+            return Ok(());
+        }
+        let (head, bytes) = request.head();
+        let trusts = |ip| self.sources.contains(Peer::Tcp((ip, 0).into()));
+        let claim = forwarded::claim(head, bytes, self.dialect, trusts)?;
+        let secure = claim.secure.unwrap_or(request.client().secure);
+        exchange.set_client(claim.address.map_or(peer, Peer::Tcp), secure, self.dialect);
+        Ok(())
+    }
+}
+
+/// The proxies that may send forwarding fields; `None` if there are none.
+pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
+    let dialect = match trusted.fields {
+        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
+        config::ForwardedFields::Standard => http::Dialect::Standard,
+    };
+    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
+}
+
+/// Peers that may send the PROXY protocol or forwarding fields.
+pub fn sources(from: &[config::TrustedSource]) -> Sources {
+    let mut sources = Sources::default();
+    for source in from {
+        match source {
+            config::TrustedSource::Unix => sources.unix = true,
+            config::TrustedSource::Network(network) => sources.networks.push(*network),
+        }
+    }
+    sources
+}

@@ -1,0 +1,326 @@
+//! The options of the engine: addresses, threads, limits and the number of file descriptors.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{fs, io};
+
+use bench::procfs;
+use config::{Action, Config};
+use net::{Bind, Listen, Listener, Sources};
+use rustix::process::{Resource, getrlimit};
+
+use crate::clients::proxies::sources;
+use crate::memory;
+use crate::stream_listen::{own_listeners, stream_listener};
+use process::sockets::GivenSockets;
+
+/// Descriptors reserved at most for other uses than connections: listeners, logs, epolls, workers, files being sent. Of a
+/// small limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
+const DESCRIPTORS_KEPT_MAX: u64 = 256;
+/// Of those, the number every server needs.
+const DESCRIPTORS_BASE: u64 = 24;
+/// Descriptors that a core and a process of an application need.
+const DESCRIPTORS_PER_CORE: u64 = 2;
+const DESCRIPTORS_PER_PROCESS: u64 = 6;
+/// A limit that leaves fewer connections than this is worth a warning.
+const CONNECTIONS_FEW: u64 = 1024;
+
+/// How the limit on open files is divided between uses.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Descriptors {
+    /// The limit on open files.
+    limit: u64,
+    /// The least that the server and its applications need to start.
+    needed: u64,
+    /// Reserved for the server itself.
+    kept: u64,
+    /// Reserved for the cache of open files.
+    files: u64,
+    /// Descriptors for each connection: two if requests are proxied.
+    per_connection: u64,
+}
+
+impl Descriptors {
+    /// Divides `limit` descriptors.
+    pub fn new(config: &Config, limit: u64) -> Descriptors {
+        let routes = || config.sites.iter().flat_map(|site| &site.routes);
+        let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
+        let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
+        let cores = threads(config) as u64;
+        let processes = |app: &config::App| {
+            app.workers.as_ref().map_or(cores.max(2), |workers| u64::from(workers.max)) + 1
+        };
+        let fewest = |app: &config::App| app.workers.as_ref().map_or(1, |workers| u64::from(workers.min)) + 1;
+        let of_processes = |count: &dyn Fn(&config::App) -> u64| {
+            config.apps.iter().map(|(_, app)| count(app)).sum::<u64>() * DESCRIPTORS_PER_PROCESS
+        };
+        let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64);
+        // A proxied request needs a second connection.
+        let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
+        let passing_on = !config.streams.is_empty()
+            || routes().any(|route| passes_on(&route.action) || route.otherwise.iter().any(passes_on));
+        Descriptors {
+            limit,
+            needed: own + of_processes(&fewest),
+            kept: (own + of_processes(&processes)).max((limit / 8).min(DESCRIPTORS_KEPT_MAX)),
+            files: files_open.min(limit / 8),
+            per_connection: if passing_on { 2 } else { 1 },
+        }
+    }
+
+    /// The number of connections that the limit allows.
+    fn connections(&self) -> u64 {
+        (self.limit.saturating_sub(self.kept + self.files) / self.per_connection).max(1)
+    }
+
+    /// Refuses a limit below what the server itself needs.
+    ///
+    /// # Errors
+    /// The number needed, and how to raise the limit.
+    pub fn suffice(&self) -> io::Result<()> {
+        let needed = self.needed + self.per_connection;
+        match self.limit >= needed {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "the limit on open files is {}, and this server needs at least {needed}: \
+                 raise it with `ulimit -n`, or `LimitNOFILE=` in the systemd unit",
+                self.limit
+            ))),
+        }
+    }
+
+    /// The log line about it at the start.
+    pub fn notice(&self, config: &Config) -> (config::Level, String) {
+        let Descriptors { limit, kept, files, .. } = self;
+        let room = self.connections();
+        let twice = if self.per_connection == 2 { ", two for each connection that is passed on" } else { "" };
+        let wanted = config.limits.connections_max.map(u64::from);
+        let room_for = match wanted {
+            Some(wanted) if wanted > room => {
+                format!("has room for {room} connections, fewer than `limits.connections` = {wanted}")
+            }
+            _ => format!("has room for {room} connections"),
+        };
+        let text = format!(
+            "the limit on open files, {limit}, {room_for} ({kept} are kept for the server, {files} for files{twice})"
+        );
+        if room >= wanted.unwrap_or(CONNECTIONS_FEW) {
+            return (config::Level::Info, text);
+        }
+        let remedy = "raise it with `LimitNOFILE=` in the systemd unit, or `ulimit -n`";
+        (config::Level::Warn, format!("{text}: {remedy}"))
+    }
+}
+
+/// The engine's options.
+pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
+    let limits = &config.limits;
+    let room = descriptors.connections() as usize;
+    let connections_max = limits.connections_max.map_or(room, |max| max as usize);
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
+    net::Options {
+        threads: threads(config),
+        limits: net::Limits {
+            connections_max,
+            requests_per_connection_max: limits.requests_per_connection_max.unwrap_or(0),
+            streams_max: net::Limits::default().streams_max,
+            head: http::Limits {
+                head_bytes_max: limits.head_bytes_max as usize,
+                start_line_bytes_max: limits.request_line_bytes_max as usize,
+                fields_max: limits.headers_max as usize,
+                bare_lf: config.lenient_bare_lf,
+                lenient_heads: false,
+            },
+            body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
+        },
+        timeouts: net::Timeouts {
+            head_ms: ms(config.timeouts.head),
+            body_ms: ms(config.timeouts.body),
+            write_ms: ms(config.timeouts.write),
+            idle_ms: ms(config.timeouts.idle),
+            drain_ms: ms(config.timeouts.drain),
+        },
+        hints_over_http1: config.early_hints == config::EarlyHints::All,
+        memory: memory::budget(limits.memory_bytes_max),
+        release_memory: Some(memory::release),
+        ..net::Options::default()
+    }
+}
+
+/// Refuses a limit on descriptors that is too low, before anything is opened.
+///
+/// # Errors
+/// [`Descriptors::suffice`]'s.
+pub fn enough_descriptors(config: &Config) -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    Descriptors::new(config, limit).suffice()
+}
+
+/// Ports below this one are for root.
+const PORT_OF_ALL_MIN: u16 = 1_024;
+
+/// The listeners of a configuration: of sockets that were given, or bound here.
+///
+/// # Errors
+/// The error of the system, with a remedy.
+pub fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Result<Vec<Listener>> {
+    let listens = listens(config);
+    // Their owner listens there until this process serves.
+    let ours = given.addresses();
+    let taken = given.take(&listens);
+    let each = listens.into_iter().zip(taken);
+    each.map(|(listen, taken)| match taken {
+        Some(taken) => taken.adopt(listen),
+        None => bind(listen, threads, &ours),
+    })
+    .collect()
+}
+
+/// Binds an address, beside those that this server listens on already.
+///
+/// # Errors
+/// The error of the system, with a remedy.
+pub fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
+    let (at, port) = (listen.at.clone(), listen.at.port());
+    Listener::bind_beside(listen, threads, open).map_err(|error| {
+        let remedy = match (error.kind(), port) {
+            (io::ErrorKind::PermissionDenied, Some(port @ 1..PORT_OF_ALL_MIN)) => format!(
+                "start as root with `user` set; or give the program CAP_NET_BIND_SERVICE (`AmbientCapabilities=` in the \
+                 systemd unit, or `setcap cap_net_bind_service=+ep FILE`); or let everybody use such ports \
+                 (`sysctl net.ipv4.ip_unprivileged_port_start={port}`); or take a port from 1024 on"
+            ),
+            (io::ErrorKind::AddrInUse, Some(port)) => match holder(&at) {
+                Some((name, pid)) => format!("{name} (process {pid}) listens there"),
+                None => format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which"),
+            },
+            (io::ErrorKind::AddrNotAvailable, Some(port)) => format!(
+                "no interface of this machine has this address (`ip addr` shows theirs); \":{port}\" listens on all of them"
+            ),
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("{error}: {remedy}"))
+    })
+}
+
+/// The name and number of a process that listens there, as far as this user may see it.
+fn holder(at: &Bind) -> Option<(String, u32)> {
+    let port = at.port()?;
+    let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    // Every address is in use where one of them is: most often it is this machine's own.
+    let addresses = match at {
+        Bind::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
+        _ => everywhere.map(|ip: IpAddr| SocketAddr::new(ip, port)).to_vec(),
+    };
+    let pid = addresses.into_iter().find_map(|address| procfs::listeners(address).first().copied())?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some((name.trim().to_owned(), pid))
+}
+
+/// How many threads serve. Beside applications too, one for each processor: on two of them a single one was measured to
+/// cost a request no less, and to answer fewer of them.
+pub fn threads(config: &Config) -> usize {
+    match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        threads => threads as usize,
+    }
+}
+
+/// The addresses to listen on.
+pub fn listens(config: &Config) -> Vec<Listen> {
+    let listens = |listener: &config::Listener| {
+        let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
+            // The permissions of the socket's file decide who may connect.
+            unix: matches!(listener.address, config::Listen::Unix(_)),
+            ..sources(from)
+        });
+        let (tls, h2c) = (listener.is_tls(), listener.h2c);
+        let (streams, key) =
+            (stream_listener(config, &listener.address), config.listener_key(&listener.address));
+        let listen =
+            move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c, streams: streams.clone(), key };
+        binds(&listener.address).into_iter().map(listen)
+    };
+    config.listeners().chain(&own_listeners(config)).flat_map(listens).collect()
+}
+
+/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>) -> Option<u16> {
+    listeners.find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
+        config::Listen::Tcp(address) => Some(address.port()),
+        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
+        config::Listen::Unix(_) => None,
+    })
+}
+
+/// What an address of the configuration stands for.
+pub fn binds(address: &config::Listen) -> Vec<Bind> {
+    match address {
+        config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
+        config::Listen::Any(port) => vec![Bind::Any(*port)],
+        config::Listen::Unix(path) => vec![Bind::Unix(path.clone())],
+        config::Listen::Localhost(port) => {
+            let mut binds = vec![Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
+            let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
+            // Only if the machine has IPv6; with port 0 one port is enough.
+            if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
+                binds.push(Bind::Tcp(v6));
+            }
+            binds
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_kept_for_the_open_files_of_every_route() {
+        let route = || config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
+        let with = |routes: usize| {
+            let routes = (0..routes).map(|_| route()).collect();
+            let site = config::Site { routes, ..config::Site::default() };
+            let config = Config { sites: vec![site], ..Config::default() };
+            options(&config, &Descriptors::new(&config, 100_000)).limits.connections_max
+        };
+        assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
+        assert_eq!(with(1_000), 100_000 - 256 - 12_500);
+    }
+
+    #[test]
+    fn descriptors_are_kept_for_connections_to_upstream_servers() {
+        let with = |action: Action, otherwise: Option<Action>| {
+            let route = config::Route { action, otherwise, ..config::Route::default() };
+            let site = config::Site { routes: vec![route], ..config::Site::default() };
+            let config = Config { sites: vec![site], ..Config::default() };
+            options(&config, &Descriptors::new(&config, 100_256)).limits.connections_max
+        };
+        let proxy = || Action::Proxy(Box::default());
+        assert_eq!(with(proxy(), None), 50_000);
+        assert_eq!(with(Action::Files(Box::default()), Some(proxy())), 49_488);
+        assert_eq!(with(Action::Files(Box::default()), None), 98_976);
+    }
+
+    #[test]
+    fn a_small_limit_on_descriptors_is_shared_in_proportion_and_said() {
+        let route = config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
+        let site = config::Site { routes: vec![route], ..config::Site::default() };
+        let mut config = Config { sites: vec![site], threads: 1, ..Config::default() };
+        let room = |config: &Config, limit| Descriptors::new(config, limit).connections();
+        assert_eq!([256, 1_024, 4_096].map(|limit| room(&config, limit)), [192, 768, 3_328]);
+        let notice = |config: &Config, limit| Descriptors::new(config, limit).notice(config);
+        let (level, text) = notice(&config, 256);
+        assert_eq!(level, config::Level::Warn);
+        assert!(["256", "192", "LimitNOFILE", "ulimit -n"].iter().all(|part| text.contains(part)), "{text}");
+        assert_eq!(notice(&config, 4_096).0, config::Level::Info);
+        config.limits.connections_max = Some(5_000);
+        let (level, text) = notice(&config, 4_096);
+        assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
+        config.limits.connections_max = Some(100);
+        assert_eq!(notice(&config, 256).0, config::Level::Info);
+        // A very small limit still allows one connection; below what the server itself needs, the start fails.
+        let of = |limit| Descriptors::new(&config, limit);
+        assert_eq!((of(28).connections(), of(28).suffice().is_ok()), (1, true));
+        let error = of(27).suffice().unwrap_err().to_string();
+        assert!(["27", "28", "ulimit -n", "LimitNOFILE"].iter().all(|part| error.contains(part)), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! The addresses of streams, beside those of sites.
+
+use config::{Config, Listen};
+use net::StreamListener;
+
+/// How connections to an address may be relayed; `None` where no stream has it.
+pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<StreamListener> {
+    let has_it = |stream: &&config::Stream| stream.listen.iter().any(|listener| listener.address == *address);
+    let mut streams = config.streams.iter().filter(has_it).peekable();
+    streams.peek()?;
+    let reads_name = streams.any(|stream| !stream.names.is_empty());
+    let is_only = config.listeners().all(|listener| listener.address != *address);
+    Some(StreamListener { key: key(address), reads_name, is_only })
+}
+
+/// The listeners of streams at addresses that sites do not have.
+pub(crate) fn own_listeners(config: &Config) -> Vec<config::Listener> {
+    let mut own: Vec<config::Listener> = Vec::new();
+    for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
+        let is_known = |known: &config::Listener| known.address == listener.address;
+        if !config.listeners().any(is_known) && !own.iter().any(is_known) {
+            own.push(config::Listener { tls: Some(false), ..listener.clone() });
+        }
+    }
+    own
+}
+
+/// By which the streams of an address are found.
+pub fn key(address: &Listen) -> String {
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn an_address_is_the_sites_too_only_where_they_have_it() {
+        let text = "listen = \":443\"\n[[site]]\nhosts = [\"a.example\"]\ntls = { certificate = \"c\", key = \"k\" }\n\
+                    [[stream]]\nlisten = [\":443\", \":8443\"]\nnames = \"b.example\"\nto = \"b:443\"\n\
+                    [[stream]]\nlisten = [\":25\", \":8443\"]\nto = \"c:25\"\n";
+        let (config, _) = Config::parse(text, "komainu.toml", Path::new("/")).unwrap();
+        let of = |text: &str| {
+            let found = stream_listener(&config, &text.parse().unwrap());
+            found.map(|found| (found.reads_name, found.is_only))
+        };
+        assert_eq!(of(":443"), Some((true, false)));
+        assert_eq!(of(":8443"), Some((true, true)));
+        assert_eq!(of(":25"), Some((false, true)));
+        assert_eq!(of(":80"), None);
+        let own = own_listeners(&config);
+        let own: Vec<String> = own.iter().map(|listener| listener.address.to_string()).collect();
+        assert_eq!(own, [":8443", ":25"]);
+    }
+}

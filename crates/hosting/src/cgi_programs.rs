@@ -1,0 +1,545 @@
+//! Programs that are run by CGI (RFC 3875): by a thread that keeps its rights, because the threads that serve may start none.
+//!
+//! The thread listens on sockets that only this process may connect to, and takes requests as an SCGI server does. What follows the
+//! variables on a connection is for the program: the connection is its standard input and output, so that no byte of a body is copied here.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apps::Orphans;
+use config::{Cgi, Config};
+use net::sys::set_apart;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open, set_child_subreaper};
+
+use logging::notice::ErrorLog;
+
+/// A program whose client has closed its sending side has so long to write something: most such clients have left, and its place is
+/// another one's.
+pub const HALF_CLOSED_MS: u64 = 5_000;
+/// From SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(1);
+/// What the variables of a request may have in bytes: more than the largest head.
+const VARIABLES_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The most bytes of one line of an error message in the log, and of all of one program.
+const LINE_BYTES_MAX: usize = 2 * 1024;
+const LOGGED_BYTES_MAX: usize = 64 * 1024;
+/// What a line counts besides its own bytes: the log puts as much before it.
+const LINE_BYTES: usize = 64;
+/// How often processes that programs have left behind are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Where programs find others.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The folders and programs of a server. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct CgiPrograms(Arc<Mutex<CgiFolders>>);
+
+#[derive(Debug, Default)]
+struct CgiFolders {
+    /// By the name of their socket.
+    folders: BTreeMap<String, Arc<Cgi>>,
+    /// Sockets that the thread does not have yet.
+    new: Vec<(String, UnixListener)>,
+    /// Wakes the thread, once it runs.
+    bell: Option<Arc<OwnedFd>>,
+}
+
+impl CgiPrograms {
+    fn folders(&self) -> MutexGuard<'_, CgiFolders> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the folders of a configuration; `notices` gets what programs write to standard error.
+    ///
+    /// # Errors
+    /// A folder or program that is not there; no thread or socket can be had.
+    pub fn apply(&self, config: &Config, notices: Option<&ErrorLog>) -> io::Result<()> {
+        for cgi in programs(config) {
+            let metadata = std::fs::metadata(&cgi.root);
+            let wrong = |error| {
+                io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("`cgi`: cannot serve {}: {error}", cgi.root.display()),
+                )
+            };
+            metadata.map_err(wrong)?;
+            let Some(notices) = notices else { continue };
+            let name = socket_name(cgi);
+            let mut state = self.folders();
+            // Programs begin in their own folders, where a relative path is another one.
+            let absolute = Cgi { root: std::path::absolute(&cgi.root)?, ..cgi.clone() };
+            if state.folders.insert(name.clone(), Arc::new(absolute)).is_none() {
+                let address = SocketAddr::from_abstract_name(&name)?;
+                let listener = UnixListener::bind_addr(&address)?;
+                listener.set_nonblocking(true)?;
+                state.new.push((name, listener));
+            }
+            let bell = match &state.bell {
+                Some(bell) => bell.clone(),
+                None => {
+                    set_child_subreaper(Some(getpid()))?;
+                    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+                    let (folders, notices, theirs) = (self.clone(), notices.clone(), bell.clone());
+                    thread::Builder::new()
+                        .name("cgi".into())
+                        .spawn(move || run(&folders, &notices, &theirs))?;
+                    state.bell.insert(bell).clone()
+                }
+            };
+            drop(state);
+            rustix::io::write(&*bell, &1u64.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn of(&self, name: &str) -> Option<Arc<Cgi>> {
+        self.folders().folders.get(name).cloned()
+    }
+}
+
+/// The `cgi` actions of a configuration.
+fn programs(config: &Config) -> impl Iterator<Item = &Cgi> {
+    let actions = config.sites.iter().flat_map(|site| &site.routes);
+    let actions = actions.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
+    actions.filter_map(|action| match action {
+        config::Action::Proxy(proxy) => proxy.cgi.as_ref(),
+        _ => None,
+    })
+}
+
+/// The name of the socket at which a folder's programs are asked for: no other server's, and another one where the settings differ.
+fn socket_name(cgi: &Cgi) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (&cgi.root, &cgi.env).hash(&mut hasher);
+    format!("komainu-cgi-{}-{:016x}", std::process::id(), hasher.finish())
+}
+
+/// Where the server connects to for the programs of a folder.
+pub fn socket(cgi: &Cgi) -> PathBuf {
+    format!("@{}", socket_name(cgi)).into()
+}
+
+/// A request.
+struct CgiJob {
+    cgi: Arc<Cgi>,
+    stream: UnixStream,
+    stage: CgiStage,
+}
+
+enum CgiStage {
+    /// Its variables are awaited: their length, as far as it is known, and their bytes.
+    Head {
+        digits: Vec<u8>,
+        bytes: Vec<u8>,
+        wanted: Option<usize>,
+    },
+    Running(Box<CgiProcess>),
+    Over,
+}
+
+/// A program that runs.
+struct CgiProcess {
+    child: Child,
+    ended: OwnedFd,
+    errors: Option<File>,
+    line: Vec<u8>,
+    logged_bytes: usize,
+    name: String,
+    /// When it is killed, once it was asked to end.
+    kill_at: Option<Instant>,
+}
+
+/// Accepts, starts, watches and ends, for as long as the server lives.
+fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
+    let mut listeners: Vec<(String, UnixListener)> = Vec::new();
+    let mut jobs: Vec<CgiJob> = Vec::new();
+    let mut left = LeftProcesses::default();
+    loop {
+        listeners.append(&mut programs.folders().new);
+        let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
+        fds.extend(listeners.iter().map(|(_, listener)| PollFd::new(listener, PollFlags::IN)));
+        for job in &jobs {
+            let wanted = match &job.stage {
+                CgiStage::Head { .. } => PollFlags::IN,
+                _ => PollFlags::empty(),
+            };
+            fds.push(PollFd::new(&job.stream, wanted));
+            if let CgiStage::Running(process) = &job.stage {
+                fds.push(PollFd::new(&process.ended, PollFlags::IN));
+                fds.extend(process.errors.iter().map(|errors| PollFd::new(errors, PollFlags::IN)));
+            }
+        }
+        let due = jobs.iter().filter_map(CgiJob::kill_at).min();
+        let timeout = due.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.into_iter().chain(left.is_to_look.then_some(LOOK)).min();
+        let timeout = timeout
+            .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
+        let polled = poll(&mut fds, timeout.as_ref());
+        if polled.is_err() {
+            continue;
+        }
+        let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+        drop(fds);
+        let mut ready = ready.into_iter();
+        if !ready.next().unwrap_or(PollFlags::empty()).is_empty() {
+            let _ = rustix::io::read(bell, &mut [0; 8]);
+        }
+        let mut accepted = Vec::new();
+        for (name, listener) in &listeners {
+            if !ready.next().unwrap_or(PollFlags::empty()).is_empty() {
+                accept(programs, name, listener, &mut accepted);
+            }
+        }
+        for job in &mut jobs {
+            let stream = ready.next().unwrap_or(PollFlags::empty());
+            let (mut ended, mut errors) = (PollFlags::empty(), PollFlags::empty());
+            if let CgiStage::Running(process) = &job.stage {
+                ended = ready.next().unwrap_or(ended);
+                if process.errors.is_some() {
+                    errors = ready.next().unwrap_or(errors);
+                }
+            }
+            let leader = job.leader();
+            job.advance(stream, ended, errors, notices);
+            if let (CgiStage::Over, Some(leader)) = (&job.stage, leader) {
+                left.groups.add(leader);
+                left.is_to_look = true;
+            }
+        }
+        left.reap();
+        jobs.retain(|job| !matches!(job.stage, CgiStage::Over));
+        jobs.extend(accepted);
+    }
+}
+
+/// Processes that programs have started and not waited for: the server is a subreaper where it hosts applications or runs programs, so
+/// that they become its children, and has to reap them.
+#[derive(Default)]
+struct LeftProcesses {
+    /// Process groups of programs that have ended.
+    groups: Orphans,
+    /// Some may have left their group by setsid(2): whoever does so is looked for as long as the server lives.
+    is_to_look: bool,
+}
+
+impl LeftProcesses {
+    fn reap(&mut self) {
+        self.groups.reap(|_, _| {});
+        if self.is_to_look {
+            Orphans::reap_strays(|_, _| {});
+        }
+    }
+}
+
+/// Takes the connections that wait; those of other processes are closed.
+fn accept(programs: &CgiPrograms, name: &str, listener: &UnixListener, jobs: &mut Vec<CgiJob>) {
+    while let Ok((stream, _)) = listener.accept() {
+        let is_ours = sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.pid == getpid());
+        let Some(cgi) = programs.of(name).filter(|_| is_ours) else { continue };
+        if stream.set_nonblocking(true).is_ok() {
+            let stage = CgiStage::Head { digits: Vec::new(), bytes: Vec::new(), wanted: None };
+            jobs.push(CgiJob { cgi, stream, stage });
+        }
+    }
+}
+
+impl CgiJob {
+    /// The program, which leads its process group.
+    fn leader(&self) -> Option<Pid> {
+        match &self.stage {
+            CgiStage::Running(process) => Some(Pid::from_child(&process.child)),
+            _ => None,
+        }
+    }
+
+    fn kill_at(&self) -> Option<Instant> {
+        match &self.stage {
+            CgiStage::Running(process) => process.kill_at,
+            _ => None,
+        }
+    }
+
+    /// Does what there is to do.
+    fn advance(&mut self, stream: PollFlags, ended: PollFlags, errors: PollFlags, notices: &ErrorLog) {
+        let is_gone = stream.intersects(PollFlags::HUP | PollFlags::ERR);
+        match &mut self.stage {
+            CgiStage::Over => {}
+            CgiStage::Head { .. } if stream.is_empty() => {}
+            CgiStage::Head { digits, bytes, wanted } => {
+                match read_head(&self.stream, digits, bytes, wanted) {
+                    Ok(None) if is_gone => self.stage = CgiStage::Over,
+                    Ok(None) => {}
+                    Ok(Some(variables)) => self.start(&variables, notices),
+                    Err(_) => self.stage = CgiStage::Over,
+                }
+            }
+            CgiStage::Running(process) => {
+                if !errors.is_empty() {
+                    process.read_errors(notices);
+                }
+                if !ended.is_empty() {
+                    process.end(notices);
+                    self.stage = CgiStage::Over;
+                    self.close();
+                    return;
+                }
+                let now = Instant::now();
+                match process.kill_at {
+                    None if is_gone => {
+                        process.signal(Signal::TERM);
+                        process.kill_at = Some(now + GRACE);
+                    }
+                    Some(at) if at <= now => {
+                        process.signal(Signal::KILL);
+                        process.kill_at = Some(now + GRACE);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Ends the connection, which others that the program has started may still hold open. Input that nobody has read would make
+    /// the end a reset.
+    fn close(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.stream.set_nonblocking(true);
+        let mut buffer = [0; 16 * 1024];
+        while matches!(self.stream.read(&mut buffer), Ok(1..)) {}
+    }
+
+    /// Starts the program that the variables name, or answers why not.
+    fn start(&mut self, variables: &[u8], notices: &ErrorLog) {
+        let started = find(&self.cgi, variables).and_then(|found| self.spawn(&found, notices));
+        self.stage = match started {
+            Ok(process) => CgiStage::Running(Box::new(process)),
+            Err((status, reason)) => {
+                let _ = self.stream.set_nonblocking(false);
+                let _ = self.stream.set_write_timeout(Some(GRACE));
+                let _ = write!(self.stream, "Status: {status}\r\nContent-Type: text/plain\r\n\r\n{reason}\n");
+                self.close();
+                CgiStage::Over
+            }
+        };
+    }
+
+    fn spawn(&self, found: &FoundProgram<'_>, notices: &ErrorLog) -> Result<CgiProcess, CgiRefusal> {
+        const FAILED: CgiRefusal = ("500 Internal Server Error", "the program cannot be started");
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|_| FAILED)?;
+        let connection = || {
+            // The program is to wait for its input.
+            self.stream.set_nonblocking(false)?;
+            self.stream.try_clone().map(OwnedFd::from)
+        };
+        let (input, output) = (connection().map_err(|_| FAILED)?, connection().map_err(|_| FAILED)?);
+        let mut command = Command::new(&found.program);
+        command
+            .env_clear()
+            .env("PATH", PATH)
+            .envs(self.cgi.env.iter().map(|(name, value)| (name, value)))
+            .envs(found.env.iter().map(|(name, value)| (os(name), os(value))))
+            .stdin(Stdio::from(input))
+            .stdout(Stdio::from(output))
+            .stderr(Stdio::from(write));
+        set_apart(&mut command, false);
+        if let Some(folder) = found.program.parent() {
+            command.current_dir(folder);
+        }
+        let name = found.program.display().to_string();
+        let spawned = apps::spawn_apart(&mut command);
+        drop(command);
+        let child = spawned.map_err(|error| {
+            notices.error(&format!("cgi {name}: cannot be started: {error}"));
+            FAILED
+        })?;
+        let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).map_err(|_| FAILED)?;
+        let errors = Some(File::from(read));
+        if let Some(errors) = &errors {
+            let _ = rustix::io::ioctl_fionbio(errors, true);
+        }
+        Ok(CgiProcess { child, ended, errors, line: Vec::new(), logged_bytes: 0, name, kill_at: None })
+    }
+}
+
+impl CgiProcess {
+    /// Sends a signal to the program and all that it has started, as long as that has not left its group.
+    fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    /// The program has ended: so does all that it has started.
+    fn end(&mut self, notices: &ErrorLog) {
+        // Before it is reaped, so that its number is not another one's.
+        self.signal(Signal::KILL);
+        self.read_errors(notices);
+        let _ = self.child.wait();
+        if !self.line.is_empty() {
+            self.log_line(notices);
+        }
+    }
+
+    fn read_errors(&mut self, notices: &ErrorLog) {
+        let mut buffer = [0; 4096];
+        while let Some(errors) = &mut self.errors {
+            match errors.read(&mut buffer) {
+                Ok(0) => self.errors = None,
+                Ok(len) => {
+                    for &byte in &buffer[..len] {
+                        match byte {
+                            b'\n' => self.log_line(notices),
+                            _ if self.line.len() < LINE_BYTES_MAX => self.line.push(byte),
+                            _ => {}
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.errors = None,
+            }
+        }
+    }
+
+    fn log_line(&mut self, notices: &ErrorLog) {
+        let line = std::mem::take(&mut self.line);
+        self.logged_bytes += line.len() + LINE_BYTES;
+        if self.logged_bytes <= LOGGED_BYTES_MAX {
+            let line = String::from_utf8_lossy(&line).escape_debug().to_string();
+            notices.error(&format!("cgi {}: stderr: {line}", self.name));
+        }
+    }
+}
+
+/// Reads no more than the variables: what follows is the program's. `None` as long as they are not whole.
+fn read_head(
+    mut stream: &UnixStream,
+    digits: &mut Vec<u8>,
+    bytes: &mut Vec<u8>,
+    wanted: &mut Option<usize>,
+) -> io::Result<Option<Vec<u8>>> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    loop {
+        let room = match *wanted {
+            None => 1,
+            Some(wanted) => wanted - bytes.len(),
+        };
+        let mut buffer = vec![0; room.min(64 * 1024)];
+        let len = match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if wanted.is_some() {
+            bytes.extend_from_slice(&buffer[..len]);
+        } else if buffer[0] == b':' {
+            let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<usize>().ok());
+            let length = length.filter(|length| *length <= VARIABLES_BYTES_MAX).ok_or_else(invalid)?;
+            // And the comma.
+            *wanted = Some(length + 1);
+        } else {
+            digits.push(buffer[0]);
+            if digits.len() > 8 {
+                return Err(invalid());
+            }
+        }
+        if *wanted == Some(bytes.len()) {
+            bytes.pop();
+            return Ok(Some(std::mem::take(bytes)));
+        }
+    }
+}
+
+/// A program, and its environment.
+#[derive(Debug)]
+struct FoundProgram<'v> {
+    program: PathBuf,
+    env: Vec<(&'v [u8], Vec<u8>)>,
+}
+
+fn os(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// The status and the reason of a response without a program.
+type CgiRefusal = (&'static str, &'static str);
+
+const NOT_FOUND: CgiRefusal = ("404 Not Found", "there is no such program");
+
+/// Finds the program that a request is for, below the folder, and makes its variables.
+fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefusal> {
+    let mut texts = variables.split(|&byte| byte == 0);
+    let mut env: Vec<(&[u8], Vec<u8>)> = Vec::new();
+    while let (Some(name), Some(value)) = (texts.next(), texts.next()) {
+        env.push((name, value.to_vec()));
+    }
+    let value = |name: &str| {
+        let found = env.iter().find(|(other, _)| *other == name.as_bytes());
+        found.map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let (mount, info) = (value("SCRIPT_NAME"), value("PATH_INFO"));
+    let (program, name, rest) = match cgi.root.is_file() {
+        true => (cgi.root.clone(), Vec::new(), info),
+        false => {
+            let (name, rest) = below(&cgi.root, &info)?;
+            (cgi.root.join(os(&name[1..])), name, rest)
+        }
+    };
+    let file = program.file_name().unwrap_or_default().as_encoded_bytes();
+    if file.starts_with(b"nph-") {
+        return Err(("501 Not Implemented", "programs that write the whole head (nph-) are not supported"));
+    }
+    if accessat(rustix::fs::CWD, &program, Access::EXEC_OK, AtFlags::empty()).is_err() {
+        return Err(("403 Forbidden", "the program may not be run"));
+    }
+    // Absent where there is no body (RFC 3875 section 4.1.2).
+    let has_body = !matches!(value("CONTENT_LENGTH").as_slice(), b"" | b"0");
+    let replaced =
+        ["SCGI", "SCRIPT_NAME", "PATH_INFO", "DOCUMENT_URI", "PATH_TRANSLATED", "SCRIPT_FILENAME", "PATH"];
+    env.retain(|(name, _)| {
+        !replaced.iter().any(|other| *name == other.as_bytes()) && (has_body || *name != b"CONTENT_LENGTH")
+    });
+    env.push((b"SCRIPT_NAME", [&mount[..], &name].concat()));
+    env.push((b"SCRIPT_FILENAME", program.as_os_str().as_encoded_bytes().to_vec()));
+    if !rest.is_empty() {
+        env.push((b"PATH_TRANSLATED", [cgi.root.as_os_str().as_encoded_bytes(), &rest].concat()));
+        env.push((b"PATH_INFO", rest));
+    }
+    Ok(FoundProgram { program, env })
+}
+
+/// The first file on the way of a path below the folder: its part of the path, and what is behind it. Links that lead out of the
+/// folder are not followed.
+fn below(root: &Path, path: &[u8]) -> Result<(Vec<u8>, Vec<u8>), CgiRefusal> {
+    let folder = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let folder = folder.map_err(|_| NOT_FOUND)?;
+    let mut end = 0;
+    for segment in path.split(|&byte| byte == b'/').skip(1) {
+        if segment.is_empty() || segment.starts_with(b".") {
+            return Err(NOT_FOUND);
+        }
+        end += 1 + segment.len();
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found =
+            openat2(folder.as_fd(), os(&path[1..end]), flags, Mode::empty(), how).map_err(|_| NOT_FOUND)?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&found).map_err(|_| NOT_FOUND)?.st_mode) {
+            FileType::Directory => {}
+            FileType::RegularFile => return Ok((path[..end].to_vec(), path[end..].to_vec())),
+            _ => return Err(NOT_FOUND),
+        }
+    }
+    Err(NOT_FOUND)
+}

@@ -1,0 +1,140 @@
+//! The virtual environment of a Python application: where it is, and whether the application's user may enter it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rights::file_rights::{FileRight, lacks};
+use rights::privilege::Identity;
+
+/// Links that are followed from an environment's interpreter.
+const LINKS_MAX: usize = 8;
+
+/// The virtual environment of a Python application, if it has one. `folder` is the application's; `user` is who uses it, where that is
+/// not this process.
+///
+/// # Errors
+/// Where the configuration names a folder that is none, or where `user` may not enter the only one that there is; with the remedy.
+pub(crate) fn virtual_environment(
+    app: &config::App,
+    folder: Option<&Path>,
+    user: Option<&Identity>,
+) -> Result<Option<PathBuf>, String> {
+    let is_one = |environment: &Path| environment.join("bin/python").exists();
+    if let Some(environment) = &app.virtualenv {
+        let environment = std::path::absolute(environment).map_err(|error| error.to_string())?;
+        return match (closed(&environment, user), is_one(&environment)) {
+            (Some(text), _) => Err(text),
+            (None, true) => Ok(Some(environment)),
+            (None, false) => {
+                Err(format!("{} is not a virtual environment: it has no bin/python", environment.display()))
+            }
+        };
+    }
+    let active = active(app).filter(|active| closed(active, user).is_none());
+    let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
+    let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
+    // The one that `pip` has installed this program in.
+    let own = std::env::current_exe().ok().and_then(|program| Some(program.ancestors().nth(2)?.to_owned()));
+    let mut fault = None;
+    for environment in active.into_iter().chain(beside).chain(own) {
+        // Whether there is one in a folder that may not be looked into, nobody knows.
+        let is_there = fs::symlink_metadata(&environment).is_ok();
+        match closed(&environment, user).filter(|_| is_there) {
+            Some(text) => fault = fault.or(Some(text)),
+            None if environment.join("pyvenv.cfg").exists() && is_one(&environment) => {
+                return Ok(Some(environment));
+            }
+            None => {}
+        }
+    }
+    fault.map_or(Ok(None), Err)
+}
+
+/// The active environment of whoever started the server, where the configuration names none.
+fn active(app: &config::App) -> Option<PathBuf> {
+    std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
+}
+
+/// Why the active environment is passed over, if it is: it may be meant for other programs.
+pub(crate) fn passed_over(app: &config::App, user: Option<&Identity>) -> Option<String> {
+    active(app).and_then(|active| closed(&active, user)).map(|text| format!("{text}; it is passed over"))
+}
+
+/// Why the user may not use an environment, and the remedy: a folder on the way to its interpreter is closed to the user.
+fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
+    let mut path = environment.join("bin/python");
+    for _ in 0..LINKS_MAX {
+        let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
+        folders.reverse();
+        if let Some(folder) = folders.into_iter().find(|folder| is_closed(folder, user)) {
+            let mode = fs::metadata(folder).map_or(0, |found| found.mode() & 0o7777);
+            let name = user
+                .map_or_else(|| rustix::process::geteuid().as_raw().to_string(), |user| user.name.clone());
+            // Without what a link has brought into the path.
+            let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+            let folder = folder.display();
+            return Some(format!(
+                "user {name} cannot use the virtual environment {}, because {folder} has mode {mode:04o}: let the user \
+                 enter it (`chmod o+rx {folder}`), make the environment in another folder, or name another `user`",
+                environment.display()
+            ));
+        }
+        // The interpreter of an environment is a link, to the home folder of whoever made it for example.
+        let target = fs::read_link(&path).ok()?;
+        path = path.parent().unwrap_or(Path::new("/")).join(target);
+    }
+    None
+}
+
+/// Whether a folder is there and the user may not enter it.
+pub fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
+    let Some(user) = user else {
+        return fs::metadata(folder.join("."))
+            .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    };
+    lacks(folder, user, FileRight::Enter)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_the_user_may_not_enter_is_named() {
+        let folder = std::env::temp_dir().join(format!("komainu-virtualenv-{}", std::process::id()));
+        let set = |name: &str, mode: u32| {
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for name in ["env/bin", "home/bin"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        fs::write(folder.join("home/bin/python3"), "").unwrap();
+        symlink("../../home/bin/python3", folder.join("env/bin/python")).unwrap();
+        ["", "env", "env/bin", "home", "home/bin"].iter().for_each(|name| set(name, 0o755));
+        let found = fs::metadata(&folder).unwrap();
+        let user = |uid: u32, groups: &[u32]| Identity {
+            name: "web".into(),
+            uid,
+            gid: uid,
+            groups: groups.to_vec(),
+        };
+        let other = user(found.uid() + 7, &[found.gid() + 7]);
+        let said = |user: &Identity| closed(&folder.join("env"), Some(user));
+        assert_eq!(said(&other), None);
+        for name in ["env", "home"] {
+            set(name, 0o750);
+            let text = said(&other).unwrap();
+            let place = folder.join(name).canonicalize().unwrap();
+            let place = format!("because {} has mode 0750", place.display());
+            assert!(text.contains(&place) && text.starts_with("user web cannot use"), "{text}");
+            assert_eq!(said(&user(found.uid() + 7, &[found.gid()])), None, "the group may");
+            assert_eq!(said(&user(0, &[])), None, "root may");
+            set(name, 0o755);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

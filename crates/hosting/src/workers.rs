@@ -1,0 +1,593 @@
+//! Starts the worker processes of the applications in the configuration, and keeps the list of those that run.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use apps::{
+    App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
+    WebSockets, WorkerExit, Workers,
+};
+use config::Level;
+use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
+use proxy::Script;
+
+use crate::language::{installed, is_python, module, target};
+use crate::virtualenv::{passed_over, virtual_environment};
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+use process::link::{IDENTITY, SupervisorLink};
+use process::sandbox;
+use rights::privilege::{Identity, account};
+
+/// The options of an application for the crate `apps`.
+///
+/// # Errors
+/// What is missing: its file, its language's module, its user; or too many workers.
+pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
+    let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
+    let user = user.map_err(|text| reported(name, &text))?;
+    let (command, folder) = command(name, app, user.as_ref())?;
+    let user = user.map(|user| (user.uid, user.gid));
+    let mut options = Options { command, folder, user, ..settings(name, app)? };
+    // The starter's environment is inherited: its home is closed to another user.
+    let is_other = user.is_some() || std::env::var_os(IDENTITY).is_some();
+    let uid = user.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+    for (variable, value) in account(uid).into_iter().flatten().filter(|_| is_other) {
+        if options.env.iter().all(|(given, _)| *given != variable) {
+            options.env.push((variable.into(), value));
+        }
+    }
+    Ok(options)
+}
+
+/// Whether an application can be started by this user, as far as another process can check.
+///
+/// # Errors
+/// What is missing.
+pub fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()> {
+    command(name, app, Some(user)).map(drop)
+}
+
+/// What is to be said of an application that can be started all the same. `user` is who runs it, where that is not this process.
+pub fn doubt(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
+    let text = passed_over(app, user).filter(|_| is_python(app))?;
+    Some(format!("the application {name}: {text}"))
+}
+
+/// The program, its arguments, and its working folder. `user` is who runs it, where that is not this process.
+fn command(
+    name: &str,
+    app: &config::App,
+    user: Option<&Identity>,
+) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
+    let target = target(app).map_err(|text| reported(name, &text))?;
+    let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
+    let environment = match is_python(app) {
+        true => virtual_environment(app, folder.as_deref(), user).map_err(|text| reported(name, &text))?,
+        false => None,
+    };
+    let interpreter = match (&app.interpreter, &environment) {
+        (Some(interpreter), _) => Some(interpreter.into()),
+        (None, Some(environment)) => Some(environment.join("bin/python").into_os_string()),
+        (None, None) => target.language.interpreter.map(OsString::from),
+    };
+    if let Some(program) = &interpreter {
+        found_program(app, program, folder.as_deref()).map_err(|text| reported(name, &text))?;
+    }
+    let script = match environment.as_deref().and_then(installed) {
+        Some(folder) => folder,
+        None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
+    };
+    let program = script.join(target.language.script).into_os_string();
+    // One that is looked up in the folders of PATH is the system's.
+    let path = interpreter.as_ref().map(PathBuf::from).filter(|path| path.components().count() > 1);
+    let path = path.map(|path| folder.as_deref().unwrap_or(Path::new("")).join(path));
+    let command = interpreter.into_iter().chain([program]).chain(target.arguments).collect();
+    let command = match &app.sandbox {
+        None => command,
+        Some(sandbox) => {
+            let reads = [folder.clone(), environment, Some(script)];
+            sandbox::confined(sandbox, reads.into_iter().flatten().collect(), path, command)
+                .map_err(|text| reported(name, &text))?
+        }
+    };
+    Ok((command, folder))
+}
+
+/// Checks that an interpreter is there, in the folders of the application's `PATH` where it is a name alone.
+fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let own = app.env.iter().find(|(name, _)| name == "PATH").map(|(_, folders)| folders.into());
+    let folders = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let (is_there, place) = match program.as_encoded_bytes().contains(&b'/') {
+        // The program is looked up from the folder that the process starts in.
+        true => (is_program(&folder.unwrap_or(Path::new("")).join(program)), String::new()),
+        false => {
+            let is_there = std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program)));
+            (is_there, format!(" in the folders of PATH ({})", folders.to_string_lossy()))
+        }
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(format!(
+            "there is no program {}{place}: install it, or name another one with `interpreter`, such as \"/usr/bin/python3\"",
+            program.to_string_lossy()
+        )),
+    }
+}
+
+/// The options that need no access to its files: all except the command and the user.
+///
+/// # Errors
+/// Too many workers.
+pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
+    let is_python = is_python(app);
+    let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
+        min: workers.min as usize,
+        max: workers.max as usize,
+    });
+    let options = Options {
+        env: environment_of(app),
+        is_separate: app.sandbox.is_some() || app.user.is_some(),
+        limits: limits(&app.limits),
+        preload: app.preload,
+        workers,
+        threads: app.threads as usize,
+        event_loop: is_python && app.wsgi.is_none(),
+        concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
+        queue_max: app.queue_max as usize,
+        queue_ms_max: ms(app.timeouts.queue),
+        request_ms_max: ms(app.timeouts.request),
+        between_ms_max: ms(app.timeouts.between.unwrap_or(app.timeouts.request)),
+        start_ms_max: ms(app.timeouts.start),
+        stop_ms_max: ms(app.timeouts.stop),
+        idle_ms: ms(app.timeouts.idle),
+        websockets: (is_python && app.wsgi.is_none()).then_some(WebSockets {
+            message_bytes_max: app.websockets.message_bytes_max as usize,
+            idle_ms: ms(app.websockets.idle),
+            compress: app.websockets.compress,
+        }),
+        hijacked_ms: app.rack.is_some().then_some(ms(app.timeouts.tunnel)),
+        recycle: Recycle {
+            requests: app.recycle.requests,
+            memory_bytes: app.recycle.memory_bytes,
+            age_ms: app.recycle.age.map(ms),
+        },
+        cancels_closed: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
+        show_errors: app.show_errors,
+        response_bytes: app.response_head_bytes as usize,
+        body_ahead_bytes: app.body_ahead_bytes as usize,
+        answer_ahead_bytes: app.answer_ahead_bytes as usize,
+        request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
+        ..Options::new(name, Vec::new())
+    };
+    options.check().map_err(|text| reported(name, &text))?;
+    Ok(options)
+}
+
+/// The environment variables of its processes, in addition to those of the server.
+fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
+    let lifespan =
+        (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
+    let given = app.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn reported(app: &str, text: &str) -> io::Error {
+    io::Error::other(format!("the application {app}: {text}"))
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+fn default_workers() -> Workers {
+    let count = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
+    Workers { min: count, max: count }
+}
+
+fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
+    let given = [
+        (Resource::As, limits.memory_bytes),
+        (Resource::Nofile, limits.files.map(u64::from)),
+        (Resource::Nproc, limits.processes.map(u64::from)),
+        (Resource::Core, limits.core_bytes),
+        (Resource::Fsize, limits.file_bytes),
+    ];
+    given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
+}
+
+/// The applications that run.
+pub struct Hosting {
+    running: Mutex<Vec<(config::App, Arc<App>)>>,
+    cores: usize,
+    notices: ErrorLog,
+    spill: Arc<SpillStore>,
+    memory: net::MemoryBudget,
+    /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
+    link: Option<SupervisorLink>,
+    /// Users of applications with a `sandbox`, also of those that a reload has removed.
+    sandboxed: Mutex<BTreeSet<u32>>,
+}
+
+impl Hosting {
+    /// Without applications.
+    pub fn new(
+        cores: usize,
+        notices: &ErrorLog,
+        spill: &Arc<SpillStore>,
+        memory: &net::MemoryBudget,
+        link: Option<SupervisorLink>,
+    ) -> Hosting {
+        let (notices, spill, memory) = (notices.clone(), spill.clone(), memory.clone());
+        Hosting {
+            running: Mutex::default(),
+            cores,
+            notices,
+            spill,
+            memory,
+            link,
+            sandboxed: Mutex::default(),
+        }
+    }
+
+    /// Opens certificates and keys.
+    pub fn files(&self) -> ConfigFiles {
+        ConfigFiles::new(self.link.clone())
+    }
+
+    /// What the process may hold in memory.
+    pub fn memory(&self) -> &net::MemoryBudget {
+        &self.memory
+    }
+
+    /// The error log.
+    pub fn notices(&self) -> &ErrorLog {
+        &self.notices
+    }
+
+    /// The store of temporary files.
+    pub fn spill(&self) -> &Arc<SpillStore> {
+        &self.spill
+    }
+
+    /// The options of an application, with the temporary files that it may use.
+    fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
+        let options = match &self.link {
+            // This process may have no access to the application's files.
+            Some(link) if app.user.is_some() => {
+                Options { launcher: Some(Arc::new(link.launcher(name))), ..settings(name, app)? }
+            }
+            _ => options(name, app)?,
+        };
+        Ok(Options { spill: SpillQuota::new(&self.spill, app.spill_bytes_max), ..options })
+    }
+
+    /// Whether an application can be started, as far as this process can check.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check(&self, name: &str, app: &config::App) -> io::Result<()> {
+        self.options(name, app).map(drop)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts new applications, loads existing ones again (of those that have not changed only if it `reloads`), and releases those
+    /// that are no longer in the configuration.
+    ///
+    /// # Errors
+    /// Why an application could not be started; the others are started.
+    pub fn apply(&self, wanted: &[(String, config::App)], reloads: bool) -> io::Result<()> {
+        let mut running = self.running();
+        running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
+        let mut outcome = Ok(());
+        for (name, config) in wanted {
+            self.note_sandbox(config);
+            let known = running.iter_mut().find(|(_, app)| app.name() == name);
+            let done = match known {
+                Some((known, _)) if known == config && !reloads => Ok(()),
+                Some((known, app)) if known == config => {
+                    app.reload();
+                    Ok(())
+                }
+                Some((known, app)) => self.options(name, config).map(|options| {
+                    app.reload_with(options);
+                    *known = config.clone();
+                }),
+                None => self.start(name, config).map(|app| running.push((config.clone(), app))),
+            };
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
+        let user = config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
+        doubt(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
+        let notices = self.notices.clone();
+        let log = move |line: &LogLine<'_>| say(&notices, line);
+        App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
+    }
+
+    /// Whether processes of a user may be in a sandbox.
+    pub fn is_sandboxed(&self, uid: u32) -> bool {
+        self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
+    }
+
+    fn note_sandbox(&self, config: &config::App) {
+        if config.sandbox.is_some() {
+            let named =
+                config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
+            let uid = named.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+            self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+        }
+    }
+
+    /// Waits until all of them are loaded.
+    ///
+    /// # Errors
+    /// Which of them are not, and why.
+    pub fn wait_until_loaded(&self) -> io::Result<()> {
+        let failures: Vec<String> = self.loading().iter().filter_map(Loading::failure).collect();
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(failures.join("; "))),
+        }
+    }
+
+    /// Loads an application again; `None` if there is none of this name.
+    pub fn reload(&self, name: &str) -> Option<Loading> {
+        let running = self.running();
+        let (config, app) = running.iter().find(|(_, app)| app.name() == name)?;
+        app.reload();
+        Some(Loading::of(config, app))
+    }
+
+    /// For each application, the result of its latest load.
+    pub fn loading(&self) -> Vec<Loading> {
+        self.running().iter().map(|(config, app)| Loading::of(config, app)).collect()
+    }
+
+    /// The folder of each application.
+    pub fn folders(&self) -> Vec<(String, PathBuf)> {
+        let folder = |config: &config::App| {
+            let file = target(config).ok().and_then(|target| target.folder);
+            let folder = config.folder.clone().or(file).unwrap_or_default();
+            std::path::absolute(folder.join("."))
+        };
+        let running = self.running();
+        let each = running.iter().map(|(config, app)| Ok((app.name().to_owned(), folder(config)?)));
+        each.collect::<io::Result<_>>().unwrap_or_default()
+    }
+
+    /// The name of each application, with its processes.
+    pub fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
+    }
+
+    /// The name of each application, with its processes, what they work on, and its queue.
+    pub fn snapshots(&self) -> Vec<(String, AppSnapshot)> {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| (app.name().to_owned(), app.snapshot())).collect()
+    }
+
+    /// Requests that wait for a worker of any application.
+    pub fn waiting(&self) -> usize {
+        let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
+        apps.iter().map(|app| app.queue().waiting).sum()
+    }
+
+    /// The name of each application.
+    pub fn names(&self) -> Vec<String> {
+        self.running().iter().map(|(_, app)| app.name().to_owned()).collect()
+    }
+
+    /// The name of each application, and how many of its workers have ended in each way.
+    pub fn exits(&self) -> Vec<(String, [u64; WorkerExit::ALL.len()])> {
+        self.running().iter().map(|(_, app)| (app.name().to_owned(), app.exits())).collect()
+    }
+
+    /// Stops all applications, and waits for their processes to end.
+    pub fn stop(&self) {
+        let running = std::mem::take(&mut *self.running());
+        if running.is_empty() {
+            return;
+        }
+        // All at the same time, because each may have requests to finish.
+        let ending: Vec<_> =
+            running.into_iter().map(|(_, app)| std::thread::spawn(move || app.stop())).collect();
+        for thread in ending {
+            // If it panicked, the panic is in the log.
+            let _ = thread.join();
+        }
+        let strays = apps::Orphans::end_strays().join(", ");
+        if !strays.is_empty() {
+            let text =
+                "killed processes that applications have started and that have left their process group";
+            self.notices.warn(&format!("{text}: {strays}"));
+        }
+    }
+}
+
+/// The text with each byte of a control character as `\xHH`, because they would act on the terminal of someone who
+/// reads the log.
+fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |char: char| char.is_control() && !matches!(char, '\t' | '\n');
+    if !text.contains(is_hidden) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for char in text.chars() {
+        match is_hidden(char) {
+            false => shown.push(char),
+            true => char
+                .encode_utf8(&mut [0; 4])
+                .bytes()
+                .for_each(|byte| shown.push_str(&format!("\\x{byte:02x}"))),
+        }
+    }
+    shown.into()
+}
+
+/// An application that is being loaded.
+pub struct Loading {
+    name: String,
+    until: Instant,
+    start_max: Duration,
+    outcome: Receiver<Result<(), apps::LoadError>>,
+}
+
+/// The supervisor of an application gets this much longer to report that it took too long.
+const LOADING_GRACE: Duration = Duration::from_secs(2);
+
+impl Loading {
+    fn of(config: &config::App, app: &App) -> Loading {
+        let start_max = config.timeouts.start;
+        Loading {
+            name: app.name().to_owned(),
+            until: Instant::now() + start_max + LOADING_GRACE,
+            start_max,
+            outcome: app.outcome(),
+        }
+    }
+
+    /// Waits until it is loaded or does not load, and returns the reason for the latter.
+    pub fn failure(&self) -> Option<String> {
+        let name = &self.name;
+        match self.outcome.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => None,
+            Ok(Err(failure)) => {
+                let rest =
+                    if failure.serves { "the old one continues to serve" } else { "no worker serves it" };
+                let why = first_line(&failure.why);
+                Some(format!("application {name} does not load: {why}; {rest} (the log has the whole error)"))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let start_s = self.start_max.as_secs();
+                Some(format!("application {name} is not loaded after {start_s} s (timeouts.start)"))
+            }
+            Err(RecvTimeoutError::Disconnected) => Some(format!("application {name} was stopped")),
+        }
+    }
+}
+
+/// The most useful line of an application's error message: the first line, or of a Python traceback the last.
+fn first_line(words: &str) -> &str {
+    let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
+    match lines.next() {
+        Some(line) if line.starts_with("Traceback (") => lines.next_back().unwrap_or(line),
+        line => line.unwrap_or("no error message"),
+    }
+}
+
+fn say(notices: &ErrorLog, line: &LogLine<'_>) {
+    let text = String::from_utf8_lossy(line.text);
+    let text = visible(&text);
+    match (line.urgency, line.pid) {
+        (AppLogLevel::Error, _) => notices.report(Level::Error, &format!("{}: {text}", line.app)),
+        (AppLogLevel::Warn, _) => notices.report(Level::Warn, &format!("{}: {text}", line.app)),
+        (AppLogLevel::Info, _) => notices.report(Level::Info, &format!("{}: {text}", line.app)),
+        (AppLogLevel::Output, Some(pid)) => notices.output(&format!("{}[{pid}]: {text}", line.app)),
+        (AppLogLevel::Output, None) => notices.output(&format!("{}: {text}", line.app)),
+    }
+}
+
+/// One core's handles of the applications.
+pub struct AppHandles {
+    core: Core,
+    index: usize,
+    hosting: Arc<Hosting>,
+    known: RefCell<HashMap<String, (Arc<App>, Handle)>>,
+}
+
+impl AppHandles {
+    /// The handles of core `index`.
+    pub fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> AppHandles {
+        AppHandles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
+    }
+
+    /// Releases the applications that no longer run: an application ends when no core holds it any more.
+    pub fn release_stopped(&self) {
+        let running = self.hosting.running();
+        self.known
+            .borrow_mut()
+            .retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
+    }
+
+    /// The handle of an application; `None` if it could not be started.
+    pub fn of(&self, name: &str) -> Option<Handle> {
+        let running = self.hosting.running();
+        let mut known = self.known.borrow_mut();
+        let (_, app) = running.iter().find(|(_, app)| app.name() == name)?;
+        let way =
+            known.entry(name.to_owned()).or_insert_with(|| (app.clone(), app.handle(&self.core, self.index)));
+        Some(way.1.clone())
+    }
+}
+
+/// An application, and its place in the path.
+pub struct Mounted {
+    /// The application whose workers answer.
+    pub app: Handle,
+    /// The prefix that is removed from paths, and passed as `SCRIPT_NAME`.
+    pub prefix: Vec<u8>,
+    /// The target of the application.
+    pub target: Vec<u8>,
+}
+
+impl Mounted {
+    /// Lets the application answer; `path` is the path that the route matched.
+    ///
+    /// # Errors
+    /// Those of [`Handle::serve`].
+    pub async fn serve(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
+        let (prefix, path) = match path.strip_prefix(self.prefix.as_slice()) {
+            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => (self.prefix.as_slice(), rest),
+            _ => (&b""[..], path),
+        };
+        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let mount = Mount { prefix, path, scheme, host: b"localhost", target: &self.target, variables: &[] };
+        self.app.serve(exchange, &mount).await
+    }
+
+    /// Lets the application run a script.
+    ///
+    /// # Errors
+    /// Those of [`Handle::serve`].
+    pub async fn serve_script(&self, exchange: &mut Exchange<'_>, script: &Script) -> Result<(), Fault> {
+        let Script { root, prefix, name, info } = script;
+        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let address = exchange.local_address().map(|local| local.ip().to_canonical().to_string());
+        let (url, file) = ([&prefix[..], name].concat(), [&root[..], name].concat());
+        let variables = [
+            ("DOCUMENT_ROOT", root.as_slice()),
+            ("SCRIPT_FILENAME", &file),
+            ("SERVER_SOFTWARE", proxy::SOFTWARE),
+            ("SERVER_ADDR", address.as_deref().unwrap_or_default().as_bytes()),
+        ];
+        let mount = Mount {
+            prefix: &url,
+            path: info,
+            scheme,
+            host: b"localhost",
+            target: b"",
+            variables: &variables,
+        };
+        self.app.serve(exchange, &mount).await
+    }
+}

@@ -1,0 +1,115 @@
+//! A request as a log record for a collector: the line is its body, and its attributes have the names of OpenTelemetry's conventions
+//! for HTTP.
+
+use config::Level;
+use http::encode::decimal;
+use http::{LogVariable, Variable};
+
+use super::{Access, LineFormat, LineRecord, json_escaped, thousandths};
+use crate::record::{now_ns, severity};
+
+/// How the value of an attribute is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Text,
+    Number,
+    /// `HTTP/1.1` without the name of the protocol.
+    Version,
+}
+
+/// The attributes, with the variable that each shows. What there is not is left out.
+const ATTRIBUTES: [(&str, Variable, Written); 18] = [
+    ("http.request.method", Variable::Method, Written::Text),
+    ("http.response.status_code", Variable::Log(LogVariable::Status), Written::Number),
+    ("http.request.body.size", Variable::Log(LogVariable::RequestBytes), Written::Number),
+    ("http.response.body.size", Variable::Log(LogVariable::BodyBytes), Written::Number),
+    ("url.path", Variable::Path, Written::Text),
+    ("url.query", Variable::Args, Written::Text),
+    ("url.scheme", Variable::Scheme, Written::Text),
+    ("server.address", Variable::Host, Written::Text),
+    ("client.address", Variable::RemoteAddr, Written::Text),
+    ("client.port", Variable::ClientPort, Written::Number),
+    ("user.name", Variable::RemoteUser, Written::Text),
+    ("network.protocol.version", Variable::Log(LogVariable::Version), Written::Version),
+    ("user_agent.original", Variable::Log(LogVariable::UserAgent), Written::Text),
+    ("komainu.reason", Variable::Log(LogVariable::Reason), Written::Text),
+    ("komainu.request_id", Variable::RequestId, Written::Text),
+    ("komainu.upstream", Variable::Upstream, Written::Text),
+    ("komainu.cache", Variable::Log(LogVariable::Cache), Written::Text),
+    ("komainu.fault", Variable::Log(LogVariable::Fault), Written::Text),
+];
+
+impl Access {
+    /// Adds the line of a request as its format has it.
+    pub(super) fn line(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
+        match &self.format {
+            LineFormat::Combined => self.combined(out, record),
+            LineFormat::Json(fields) => self.json(out, fields, record),
+            LineFormat::Logfmt(fields) => self.logfmt(out, fields, record),
+            LineFormat::Template(parts) => self.template(out, parts, record),
+            LineFormat::Console { color } => self.console(out, *color, record),
+        }
+    }
+
+    /// Adds the record of a request whose line is this one.
+    pub(super) fn record(&self, out: &mut Vec<u8>, line: &[u8], record: &LineRecord<'_>) {
+        let level = if record.status.code() >= 500 { Level::Error } else { Level::Info };
+        let ((number, name), now) = (severity(level), now_ns());
+        out.extend_from_slice(b"{\"timeUnixNano\":\"");
+        decimal(out, now);
+        out.extend_from_slice(b"\",\"observedTimeUnixNano\":\"");
+        decimal(out, now);
+        out.extend_from_slice(b"\",\"severityNumber\":");
+        decimal(out, number.into());
+        out.extend_from_slice(b",\"severityText\":\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\",\"body\":{\"stringValue\":\"");
+        json_escaped(out, line);
+        out.extend_from_slice(
+            b"\"},\"attributes\":[{\"key\":\"komainu.log\",\"value\":{\"stringValue\":\"access\"}}",
+        );
+        out.extend_from_slice(b",{\"key\":\"http.server.request.duration\",\"value\":{\"doubleValue\":");
+        thousandths(out, record.duration_us / 1_000);
+        out.extend_from_slice(b"}}");
+        for (name, variable, written) in &ATTRIBUTES {
+            self.attribute(out, name, variable, *written, record);
+        }
+        out.push(b']');
+        if let Some(trace) = record.request.as_ref().and_then(|request| request.ids().trace) {
+            out.extend_from_slice(b",\"traceId\":\"");
+            trace.write_trace(out);
+            out.extend_from_slice(b"\",\"spanId\":\"");
+            trace.write_span(out);
+            out.extend_from_slice(if trace.is_sampled { b"\",\"flags\":1" } else { b"\",\"flags\":0" });
+        }
+        out.push(b'}');
+    }
+
+    fn attribute(
+        &self,
+        out: &mut Vec<u8>,
+        name: &str,
+        variable: &Variable,
+        written: Written,
+        record: &LineRecord<'_>,
+    ) {
+        let mut value = self.value.borrow_mut();
+        value.clear();
+        self.value(&mut value, variable, record);
+        let value = match written {
+            Written::Version => value.strip_prefix(b"HTTP/").unwrap_or(&value),
+            _ => &value,
+        };
+        if value.is_empty() {
+            return;
+        }
+        let kind = if written == Written::Number { "intValue" } else { "stringValue" };
+        out.extend_from_slice(b",{\"key\":\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\",\"value\":{\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\":\"");
+        json_escaped(out, value);
+        out.extend_from_slice(b"\"}}");
+    }
+}

@@ -1,0 +1,246 @@
+//! Lines of connections that were relayed: one each, at its end.
+
+use net::{Peer, RelaySide};
+
+use super::escape::{escaped, json_escaped};
+use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
+use http::encode::decimal;
+
+/// What there is to say about a connection of a stream that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayedConnection<'x> {
+    /// The stream's name; empty where none has taken it.
+    pub stream: &'x str,
+    /// The address of the client.
+    pub client: Peer,
+    /// The name that the client asked for by TLS; empty where it asked for none.
+    pub server_name: &'x str,
+    /// The server's address; empty where none was tried.
+    pub upstream: &'x str,
+    /// Bytes of the client that the server has got.
+    pub received_bytes: u64,
+    /// Bytes of the server that the client has got.
+    pub sent_bytes: u64,
+    /// What it took to connect to the server.
+    pub connect_us: Option<u64>,
+    /// Microseconds from accept to close.
+    pub duration_us: u64,
+    /// Why the connection ended.
+    pub end: StreamEnd,
+    /// When, in seconds since 1970.
+    pub unix_s: u64,
+}
+
+/// Why a connection of a stream has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// Both sides have closed; this one first.
+    Closed(RelaySide),
+    /// This side has reset the connection.
+    Reset(RelaySide),
+    /// No byte for the time allowed.
+    Idle,
+    /// The server stops, or the generation of the configuration was closed.
+    Stopped,
+    /// `allow` or `deny`.
+    Denied,
+    /// `connections` or `connections_per_client`.
+    TooMany,
+    /// No stream takes it.
+    Untaken,
+    /// The client's first message did not come, for this reason.
+    Failed(&'static str),
+    /// No upstream server could be connected to, for this reason.
+    Unreachable(&'static str),
+    /// The client left before there was a connection for it.
+    Left,
+}
+
+impl StreamEnd {
+    /// The kinds, as metrics name them.
+    pub const KINDS: [&'static str; 11] = [
+        "client_closed",
+        "upstream_closed",
+        "client_reset",
+        "upstream_reset",
+        "idle",
+        "stopped",
+        "denied",
+        "limit",
+        "no_stream",
+        "bad_start",
+        "no_upstream",
+    ];
+
+    /// Its place among [`StreamEnd::KINDS`].
+    pub fn kind(self) -> usize {
+        match self {
+            StreamEnd::Closed(RelaySide::Client) => 0,
+            StreamEnd::Closed(RelaySide::Upstream) => 1,
+            StreamEnd::Reset(RelaySide::Client) | StreamEnd::Left => 2,
+            StreamEnd::Reset(RelaySide::Upstream) => 3,
+            StreamEnd::Idle => 4,
+            StreamEnd::Stopped => 5,
+            StreamEnd::Denied => 6,
+            StreamEnd::TooMany => 7,
+            StreamEnd::Untaken => 8,
+            StreamEnd::Failed(_) => 9,
+            StreamEnd::Unreachable(_) => 10,
+        }
+    }
+
+    /// For people.
+    fn text(self) -> &'static str {
+        match self {
+            StreamEnd::Closed(RelaySide::Client) => "closed by the client",
+            StreamEnd::Closed(RelaySide::Upstream) => "closed by the upstream server",
+            StreamEnd::Reset(RelaySide::Client) => "reset by the client",
+            StreamEnd::Reset(RelaySide::Upstream) => "reset by the upstream server",
+            StreamEnd::Idle => "idle for too long",
+            StreamEnd::Stopped => "the server stopped",
+            StreamEnd::Denied => "the client's address is not allowed",
+            StreamEnd::TooMany => "too many connections",
+            StreamEnd::Untaken => "no stream takes it",
+            StreamEnd::Left => "the client left before the upstream server was connected",
+            StreamEnd::Failed(reason) | StreamEnd::Unreachable(reason) => reason,
+        }
+    }
+
+    /// The status that stands for it, as in the logs of nginx's streams.
+    fn status(self) -> u16 {
+        match self {
+            StreamEnd::Closed(_) | StreamEnd::Idle => 200,
+            StreamEnd::Failed(_) => 400,
+            StreamEnd::Denied => 403,
+            StreamEnd::Untaken => 404,
+            StreamEnd::Reset(RelaySide::Client) | StreamEnd::Left => 499,
+            StreamEnd::Reset(RelaySide::Upstream) | StreamEnd::Unreachable(_) => 502,
+            StreamEnd::TooMany | StreamEnd::Stopped => 503,
+        }
+    }
+}
+
+impl AccessLogs {
+    /// Adds the line of a connection to the logs of every request.
+    pub fn log_stream(&self, record: &RelayedConnection<'_>) {
+        self.all.iter().for_each(|log| log.log_stream(record));
+    }
+}
+
+impl Access {
+    /// Adds the line of a connection.
+    fn log_stream(&self, record: &RelayedConnection<'_>) {
+        if !self.admits(record.end.status(), record.duration_us) {
+            return;
+        }
+        let mut lines = self.lines.borrow_mut();
+        match &self.format {
+            LineFormat::Json(_) => self.json_stream(&mut lines, record),
+            LineFormat::Combined | LineFormat::Console { .. } => self.combined_stream(&mut lines, record),
+            LineFormat::Logfmt(_) | LineFormat::Template(_) => self.logfmt_stream(&mut lines, record),
+        }
+        lines.push(b'\n');
+        self.hand_over_full(&mut lines);
+    }
+
+    /// As a request in the combined format: the server in the place of the referrer, the end in that of the client's program.
+    fn combined_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
+        client(out, record.client);
+        out.extend_from_slice(b" - - [");
+        self.stamped(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
+        out.extend_from_slice(b"] \"STREAM ");
+        let name = if record.server_name.is_empty() { record.stream } else { record.server_name };
+        escaped(out, if name.is_empty() { b"-" } else { name.as_bytes() });
+        out.extend_from_slice(b" TCP\" ");
+        decimal(out, record.end.status().into());
+        out.push(b' ');
+        decimal(out, record.sent_bytes);
+        out.extend_from_slice(b" \"");
+        escaped(out, if record.upstream.is_empty() { b"-" } else { record.upstream.as_bytes() });
+        out.extend_from_slice(b"\" \"");
+        escaped(out, record.end.text().as_bytes());
+        out.extend_from_slice(b"; ");
+        decimal(out, record.received_bytes);
+        out.extend_from_slice(b" bytes received; ");
+        thousandths(out, record.duration_us);
+        out.extend_from_slice(b" ms\"");
+    }
+
+    fn json_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
+        out.extend_from_slice(b"{\"time\":\"");
+        self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
+        out.extend_from_slice(b"\",\"client\":\"");
+        client(out, record.client);
+        out.push(b'"');
+        for (key, text) in texts(record) {
+            out.extend_from_slice(format!(",\"{key}\":\"").as_bytes());
+            json_escaped(out, text.as_bytes());
+            out.push(b'"');
+        }
+        for (key, write) in numbers(record) {
+            out.extend_from_slice(format!(",\"{key}\":").as_bytes());
+            write.to(out);
+        }
+        out.push(b'}');
+    }
+
+    fn logfmt_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
+        out.extend_from_slice(b"time=");
+        self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
+        out.extend_from_slice(b" client=");
+        client(out, record.client);
+        for (key, text) in texts(record) {
+            out.extend_from_slice(format!(" {key}=\"").as_bytes());
+            json_escaped(out, text.as_bytes());
+            out.push(b'"');
+        }
+        for (key, write) in numbers(record) {
+            out.extend_from_slice(format!(" {key}=").as_bytes());
+            write.to(out);
+        }
+    }
+}
+
+/// A number of a line.
+enum LineNumber {
+    Whole(u64),
+    /// Microseconds, written as milliseconds.
+    Ms(u64),
+}
+
+impl LineNumber {
+    fn to(&self, out: &mut Vec<u8>) {
+        match self {
+            LineNumber::Whole(number) => decimal(out, *number),
+            LineNumber::Ms(us) => thousandths(out, *us),
+        }
+    }
+}
+
+/// The texts of a line that are not empty.
+fn texts<'x>(record: &RelayedConnection<'x>) -> impl Iterator<Item = (&'static str, &'x str)> {
+    let texts = [
+        ("stream", record.stream),
+        ("server_name", record.server_name),
+        ("upstream", record.upstream),
+        ("end", record.end.text()),
+    ];
+    texts.into_iter().filter(|(_, text)| !text.is_empty())
+}
+
+fn numbers(record: &RelayedConnection<'_>) -> impl Iterator<Item = (&'static str, LineNumber)> {
+    let connect = record.connect_us.map(|us| ("connect_ms", LineNumber::Ms(us)));
+    let numbers = [
+        ("status", LineNumber::Whole(record.end.status().into())),
+        ("received_bytes", LineNumber::Whole(record.received_bytes)),
+        ("sent_bytes", LineNumber::Whole(record.sent_bytes)),
+    ];
+    numbers.into_iter().chain(connect).chain([("duration_ms", LineNumber::Ms(record.duration_us))])
+}
+
+fn client(out: &mut Vec<u8>, client: Peer) {
+    match client {
+        Peer::Tcp(address) => write_ip(out, address.ip().to_canonical()),
+        Peer::Unix => out.extend_from_slice(b"unix:"),
+    }
+}

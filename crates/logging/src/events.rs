@@ -1,0 +1,100 @@
+//! The last lines of the error log, kept in memory for those who look at the running server.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+/// Lines that are kept.
+pub const EVENTS_MAX: usize = 256;
+/// Bytes of a line; what is longer is cut off.
+const EVENT_BYTES_MAX: usize = 1024;
+
+/// A line of the error log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEvent {
+    /// Counted from 1.
+    pub number: u64,
+    /// Milliseconds since 1970.
+    pub(crate) unix_ms: u64,
+    /// `error`, `warn`, `info`, or `app` for an application's output.
+    pub(crate) level: &'static str,
+    /// It may hold what clients have sent: nothing but text for whoever shows it.
+    pub(crate) text: String,
+}
+
+impl LogEvent {
+    /// The event as an object for the control API.
+    pub fn json(&self) -> Value {
+        json!({ "number": self.number, "unix_ms": self.unix_ms, "level": self.level, "text": self.text })
+    }
+}
+
+/// The last [`EVENTS_MAX`] lines. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct EventRing(Arc<RingState>);
+
+#[derive(Debug, Default)]
+struct RingState {
+    /// The number of the last one.
+    last: AtomicU64,
+    events: Mutex<VecDeque<LogEvent>>,
+}
+
+impl EventRing {
+    /// Keeps a line in place of the oldest one.
+    pub(crate) fn add(&self, level: &'static str, text: &str) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let end = (0..=EVENT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        let text = text[..end.unwrap_or(0)].to_owned();
+        let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = self.0.last.load(Ordering::Relaxed) + 1;
+        if events.len() == EVENTS_MAX {
+            events.pop_front();
+        }
+        events.push_back(LogEvent { number, unix_ms, level, text });
+        // Whoever reads the number finds the line.
+        self.0.last.store(number, Ordering::Release);
+    }
+
+    /// The number of the last line; 0 for none.
+    pub fn last(&self) -> u64 {
+        self.0.last.load(Ordering::Acquire)
+    }
+
+    /// The lines after this number, as far as they are kept: the last `count_max` of them, oldest first.
+    pub fn after(&self, number: u64, count_max: usize) -> Vec<LogEvent> {
+        let events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let newer = events.iter().filter(|event| event.number > number).count().min(count_max);
+        events.iter().skip(events.len() - newer).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ones_are_kept_and_numbered() {
+        let ring = EventRing::default();
+        assert_eq!((ring.last(), ring.after(0, 9)), (0, Vec::new()));
+        (0..EVENTS_MAX + 10).for_each(|at| ring.add("warn", &at.to_string()));
+        let all = ring.after(0, usize::MAX);
+        assert_eq!((all.len(), all[0].number, ring.last()), (EVENTS_MAX, 11, EVENTS_MAX as u64 + 10));
+        let last = ring.after(ring.last() - 3, 2);
+        assert_eq!(last.iter().map(|event| &*event.text).collect::<Vec<_>>(), ["264", "265"]);
+        assert!(ring.after(ring.last(), 9).is_empty());
+    }
+
+    #[test]
+    fn a_long_line_is_cut_at_a_character() {
+        let ring = EventRing::default();
+        ring.add("error", &"é".repeat(EVENT_BYTES_MAX));
+        ring.add("error", &format!("x{}", "é".repeat(EVENT_BYTES_MAX)));
+        let lengths: Vec<usize> = ring.after(0, 2).iter().map(|event| event.text.len()).collect();
+        assert_eq!(lengths, [EVENT_BYTES_MAX, EVENT_BYTES_MAX - 1]);
+    }
+}

@@ -1,0 +1,14 @@
+//! Access log, error log, and the destinations of their lines: files, syslog, the journal, collectors.
+//!
+//! It owns the form of log lines and the threads that write them. It never blocks a thread that serves requests.
+//!
+//! Modules, from low to high; a module uses only those above it.
+
+pub mod remote;
+pub mod record;
+pub mod sink;
+pub mod masks;
+pub mod access;
+pub mod burst;
+pub mod events;
+pub mod notice;

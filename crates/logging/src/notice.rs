@@ -1,0 +1,331 @@
+//! The error log: errors and notices for the operator, with time and level.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Instant, SystemTime};
+
+use cache::DiskEvent;
+use config::Level;
+use files::RootState;
+use proxy::{HealthChange, SOCKET_FORBIDDEN, UpstreamError, UpstreamEvent};
+
+use crate::access::rfc3339;
+use crate::burst::LogThrottles;
+use crate::events::EventRing;
+use crate::record::error_record;
+use crate::sink::{LineForm, LogSink};
+use http::path::without_secrets;
+use rights::file_rights::refusal_of_socket;
+use rights::privilege::Identity;
+
+/// The error log. Cheap to clone.
+#[derive(Clone)]
+pub struct ErrorLog {
+    /// The destination, and which messages go there: a reload may change both.
+    output: Arc<RwLock<(LogSink, Level)>>,
+    bursts: Arc<Mutex<LogThrottles>>,
+    events: EventRing,
+    roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
+}
+
+/// The last message about a root folder. All cores report, and one line is enough.
+#[derive(PartialEq, Eq)]
+enum RootSeen {
+    Serves(Option<(u64, u64)>),
+    Gone,
+    Unknown,
+}
+
+impl ErrorLog {
+    /// A log that writes lines of `level` and above to `sink`.
+    pub fn new(sink: LogSink, level: Level) -> ErrorLog {
+        let output = Arc::new(RwLock::new((sink, level)));
+        let events = EventRing::default();
+        ErrorLog { output, bursts: Arc::default(), events, roots: Arc::default() }
+    }
+
+    /// The last lines, whatever the level of the log; but for those of `debug`.
+    pub fn events(&self) -> EventRing {
+        self.events.clone()
+    }
+
+    /// Writes elsewhere from now on, or other messages. `None` keeps the destination; else the one before is returned.
+    pub fn change(&self, sink: Option<LogSink>, level: Level) -> Option<LogSink> {
+        let mut output = self.output.write().unwrap_or_else(PoisonError::into_inner);
+        output.1 = level;
+        sink.map(|sink| std::mem::replace(&mut output.0, sink))
+    }
+
+    fn destination(&self) -> RwLockReadGuard<'_, (LogSink, Level)> {
+        self.output.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line of that level.
+    pub fn at(&self, level: Level, text: &str) {
+        self.say(level, name(level), text);
+    }
+
+    /// Writes a report of several lines, as one about a configuration is: those after the first are set in, so that none of them looks like an
+    /// entry of the log.
+    pub fn report(&self, level: Level, text: &str) {
+        let lines: Vec<String> = text.trim_end().lines().map(|line| one_line(line).into_owned()).collect();
+        self.write(level, name(level), &lines.join("\n  "));
+    }
+
+    /// A failure that needs attention.
+    pub fn error(&self, text: &str) {
+        self.say(Level::Error, name(Level::Error), text);
+    }
+
+    /// Something unexpected, after which the server continues.
+    pub fn warn(&self, text: &str) {
+        self.say(Level::Warn, name(Level::Warn), text);
+    }
+
+    /// A normal event.
+    pub fn info(&self, text: &str) {
+        self.say(Level::Info, name(Level::Info), text);
+    }
+
+    /// Details for debugging.
+    pub fn debug(&self, text: &str) {
+        self.say(Level::Debug, name(Level::Debug), text);
+    }
+
+    /// A line of an application's output.
+    pub fn output(&self, text: &str) {
+        self.say(Level::Error, "app", text);
+    }
+
+    /// Events of upstream servers.
+    pub fn upstream(&self, news: &UpstreamEvent<'_>) {
+        let (level, server, text) = match *news {
+            UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
+            UpstreamEvent::ErrorLine { server, line } => {
+                let line = line.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
+                let level = level_of_php(&line);
+                return self.say(level, name(level), &format!("{server}: stderr: {line}"));
+            }
+            UpstreamEvent::RefusedCheck { server, reason, place } => {
+                let repair = repair(place);
+                return self.error(&format!("{server}: health check: {reason}{repair}"));
+            }
+            UpstreamEvent::Spill { why } => {
+                return self.warn(&format!("slow clients occupy upstream connections: {why}"));
+            }
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Ejected } => {
+                (Level::Warn, server, "ejected: it gets no requests for a time")
+            }
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Back } => {
+                (Level::Info, server, "back in service")
+            }
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Ill } => {
+                (Level::Error, server, "out of service: its health checks fail")
+            }
+            UpstreamEvent::HealthChange { server, turn: HealthChange::Well } => {
+                (Level::Info, server, "in service again")
+            }
+        };
+        self.say(level, name(level), &format!("{server}: {text}"));
+    }
+
+    /// A folder of `files.root` was replaced or is missing.
+    pub fn root(&self, path: &Path, state: RootState) {
+        let seen = match &state {
+            RootState::Serves(id) => RootSeen::Serves(*id),
+            RootState::Gone(_) => RootSeen::Gone,
+            RootState::Unknown(_) => RootSeen::Unknown,
+            RootState::Closed(file) => {
+                let kind = format!(
+                    "files.root {}: requests for what the server's user may not read",
+                    path.display()
+                );
+                return self.once_a_second(Level::Warn, kind, || {
+                    let (path, file) = (path.display(), String::from_utf8_lossy(file));
+                    format!("files.root {path}: {file:?}: 403, because the server's user may not read what is there")
+                });
+            }
+        };
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        if roots.get(path) == Some(&seen) {
+            return;
+        }
+        roots.insert(path.to_path_buf(), seen);
+        let path = path.display();
+        match state {
+            RootState::Serves(_) => self.info(&format!("files.root {path}: the folder was replaced; the new one is served")),
+            RootState::Gone(error) => {
+                self.error(&format!("files.root {path}: {error}; requests get 404 until the folder is back"));
+            }
+            RootState::Unknown(error) => self.warn(&format!(
+                "files.root {path}: cannot check whether it has changed: {error}; the open folder is still served"
+            )),
+            RootState::Closed(_) => {}
+        }
+    }
+
+    /// The cache on disk.
+    pub fn cache_disk(&self, path: &Path, event: &DiskEvent<'_>) {
+        let path = path.display();
+        match event {
+            DiskEvent::Opened(files, bytes) => {
+                self.info(&format!("cache.disk {path}: {files} responses, {} MiB", bytes >> 20));
+            }
+            DiskEvent::InUse => self.warn(&format!(
+                "cache.disk {path}: another process uses the folder; responses are cached in memory until it ends"
+            )),
+            DiskEvent::Failed(error) => {
+                self.error(&format!("cache.disk {path}: {error}; responses are cached in memory alone"));
+            }
+            DiskEvent::Recovered => self.info(&format!("cache.disk {path}: responses are written again")),
+            DiskEvent::Dropped(file, error, count) => self.warn(&format!(
+                "cache.disk: dropped {}: {error} ({count} files since the start)",
+                file.display()
+            )),
+        }
+    }
+
+    /// An upstream server failed a request: an error if the client gets an error response. One line a second for each
+    /// server and reason.
+    fn trouble(&self, trouble: &UpstreamError<'_>) {
+        let server = trouble.server.unwrap_or("no upstream");
+        let (level, outcome) = match trouble.status {
+            Some(status) => (Level::Error, status.code().to_string()),
+            None => (Level::Warn, "trying again".to_owned()),
+        };
+        let kind = format!("{server}: {}: {outcome}", trouble.reason);
+        self.once_a_second(level, kind, || {
+            let target = without_secrets(trouble.target);
+            let why = trouble.socket.filter(|_| trouble.reason == SOCKET_FORBIDDEN);
+            let why = why.and_then(|path| refusal_of_socket(path, &Identity::of_process()));
+            let why = why.map(|why| format!("; {why}")).unwrap_or_default();
+            let repair = trouble.repairable.map(repair).unwrap_or_default();
+            format!("{server}: {target:?}: {}{repair}: {outcome}{why}", trouble.reason)
+        });
+    }
+
+    /// Writes a line, unless one of the same kind was written within the last second: then it is counted.
+    pub fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
+        let now = Instant::now();
+        self.log_counts(now);
+        if self.bursts().admit(level, kind, now) {
+            self.say(level, name(level), &line());
+        }
+    }
+
+    /// Writes the counts of kinds whose second is over.
+    pub fn log_counts(&self, now: Instant) {
+        let over = self.bursts().over(now);
+        for (level, kind, held) in over {
+            self.say(level, name(level), &format!("{kind}: {held} more within a second"));
+        }
+    }
+
+    fn bursts(&self) -> std::sync::MutexGuard<'_, LogThrottles> {
+        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sink, which can open its file again.
+    pub fn sink(&self) -> LogSink {
+        self.destination().0.clone()
+    }
+
+    /// Writes one line, whatever the text has from elsewhere.
+    fn say(&self, level: Level, name: &'static str, text: &str) {
+        self.write(level, name, &one_line(text.trim_end()));
+    }
+
+    fn write(&self, level: Level, name: &'static str, text: &str) {
+        if level != Level::Debug {
+            self.events.add(name, text);
+        }
+        let output = self.destination();
+        let (sink, level_max) = &*output;
+        if level as u8 > *level_max as u8 {
+            return;
+        }
+        match sink.form() {
+            LineForm::Plain => {}
+            LineForm::Message => {
+                // One message, however many lines the text has.
+                let line = format!("{name}: {}\n", text.replace("\n  ", " | "));
+                return sink.write_as(line.into_bytes(), level.into(), "error");
+            }
+            LineForm::Record => return sink.write_as(error_record(level, name, text), level.into(), "error"),
+        }
+        let unix_s =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        sink.write_as(format!("{} {name}: {text}\n", rfc3339(unix_s)).into_bytes(), level.into(), "error");
+    }
+}
+
+/// A text without what ends a line: ends of lines become ` | `, other control characters but tabs and colours are written as escapes.
+fn one_line(text: &str) -> Cow<'_, str> {
+    // U+2028 and U+2029 end lines too, for some who read logs.
+    let breaks =
+        |c: char| matches!(c, '\u{2028}' | '\u{2029}') || (c.is_control() && !matches!(c, '\t' | '\u{1b}'));
+    if !text.contains(breaks) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 16);
+    for c in text.replace("\r\n", "\n").chars() {
+        match c {
+            '\n' => line.push_str(" | "),
+            c if breaks(c) => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    Cow::Owned(line)
+}
+
+/// The level of a line that a FastCGI server has written: PHP says how serious it is, others write errors.
+fn level_of_php(line: &str) -> Level {
+    let line = line.strip_prefix("PHP message: ").unwrap_or(line);
+    match line.split(':').next() {
+        Some("PHP Warning") => Level::Warn,
+        Some("PHP Notice" | "PHP Deprecated" | "PHP Strict Standards") => Level::Info,
+        _ => Level::Error,
+    }
+}
+
+fn name(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    }
+}
+
+/// The place of a fault in a response head, and the directive that accepts it.
+fn repair(place: &str) -> String {
+    format!(" in {place} (lenient_heads = true of the upstream group repairs it)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn php_says_how_serious_a_line_is() {
+        for (line, level) in [
+            ("PHP message: PHP Warning:  Undefined variable $a in /b.php on line 1", Level::Warn),
+            ("PHP message: PHP Deprecated:  x", Level::Info),
+            ("PHP message: PHP Fatal error:  x", Level::Error),
+            ("Warning: of a script", Level::Error),
+        ] {
+            assert_eq!(level_of_php(line), level, "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_breaks_a_line() {
+        assert!(matches!(one_line("plain \u{1b}[31m\tred é"), Cow::Borrowed(_)));
+        let text = "ERR a\r\n2026-01-01T00:00:00Z error: forged\rb\u{b}\u{85}\u{2028}\0c";
+        let line = one_line(text);
+        assert_eq!(line, "ERR a | 2026-01-01T00:00:00Z error: forged\\rb\\u{b}\\u{85}\\u{2028}\\u{0}c");
+        assert_eq!(one_line("a\nb\nc"), "a | b | c");
+    }
+}

@@ -1,0 +1,417 @@
+//! Log lines as messages: to a syslog server (RFC 5424), to systemd's journal, or to a collector of OpenTelemetry.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::time::{Duration, SystemTime};
+
+use config::{Journal, Level, Syslog, SyslogAddress};
+use control::{OtlpClient, OtlpOptions, OtlpSignal};
+use http::encode::decimal;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use time::OffsetDateTime;
+
+/// For a connection to be made, and for a message to be taken.
+const PEER_MAX: Duration = Duration::from_secs(5);
+/// The longest line of a syslog message: what receivers take by default.
+const SYSLOG_LINE_MAX: usize = 8 * 1024;
+/// The longest line of a journal entry: longer ones would need a memory file each.
+const JOURNAL_LINE_MAX: usize = 48 * 1024;
+/// RFC 5424 section 6: the longest `HOSTNAME`.
+const HOST_NAME_MAX: usize = 255;
+
+/// The pause before a receiver that is away is tried again.
+const AWAY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How severe a message is, by the numbers of RFC 5424 section 6.2.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SyslogSeverity {
+    Error = 3,
+    Warning = 4,
+    Info = 6,
+    Debug = 7,
+}
+
+impl From<Level> for SyslogSeverity {
+    fn from(level: Level) -> SyslogSeverity {
+        match level {
+            Level::Error => SyslogSeverity::Error,
+            Level::Warn => SyslogSeverity::Warning,
+            Level::Info => SyslogSeverity::Info,
+            Level::Debug => SyslogSeverity::Debug,
+        }
+    }
+}
+
+/// Where messages go.
+#[derive(Clone, Debug)]
+pub enum RemoteTarget {
+    /// A syslog server.
+    Syslog(Syslog),
+    /// The journal of systemd.
+    Journal(Journal),
+    /// A collector of OpenTelemetry.
+    Otlp(OtlpOptions),
+}
+
+impl RemoteTarget {
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            RemoteTarget::Journal(journal) => format!("journald ({})", journal.socket.display()),
+            RemoteTarget::Otlp(options) => format!("otlp ({})", options.url),
+            RemoteTarget::Syslog(syslog) => match &syslog.to {
+                SyslogAddress::None => "syslog".to_owned(),
+                SyslogAddress::Unix(path) => format!("syslog (unix:{})", path.display()),
+                SyslogAddress::Udp(address) => format!("syslog (udp://{address})"),
+                SyslogAddress::Tcp(address) => format!("syslog (tcp://{address})"),
+            },
+        }
+    }
+
+    /// Whether lines are kept until the receiver is back. What is sent by UDP is not known to arrive.
+    pub(crate) fn keeps(&self) -> bool {
+        !matches!(self, RemoteTarget::Syslog(Syslog { to: SyslogAddress::Udp(_), .. }))
+    }
+}
+
+/// A connection to the receiver.
+enum ReceiverConnection {
+    Datagrams(UnixDatagram),
+    Udp(UdpSocket),
+    Stream(ReceiverStream),
+    Otlp(Box<OtlpClient>),
+}
+
+/// A connection of bytes.
+enum ReceiverStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl ReceiverStream {
+    /// Whether the receiver has closed it: what is written then is taken by the kernel and lost.
+    fn has_ended(&self) -> bool {
+        let socket = match self {
+            ReceiverStream::Tcp(stream) => stream.as_fd(),
+            ReceiverStream::Unix(stream) => stream.as_fd(),
+        };
+        let mut byte = [0];
+        match recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => true,
+            // It has said something, or nothing yet.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
+            Err(_) => true,
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            ReceiverStream::Tcp(stream) => stream.write(bytes),
+            ReceiverStream::Unix(stream) => stream.write(bytes),
+        }
+    }
+}
+
+/// Lines that were not sent.
+pub(crate) struct NotSent {
+    /// The bytes of those before them that were.
+    pub(crate) bytes: usize,
+    pub(crate) error: io::Error,
+    /// After which pause they may be sent again; `None` where the receiver has refused them for good.
+    pub(crate) again: Option<Duration>,
+}
+
+impl From<(usize, io::Error)> for NotSent {
+    fn from((bytes, error): (usize, io::Error)) -> NotSent {
+        NotSent { bytes, error, again: Some(AWAY_PAUSE) }
+    }
+}
+
+/// A log that is sent away.
+pub(crate) struct RemoteLog {
+    target: RemoteTarget,
+    connection: Option<ReceiverConnection>,
+    /// What stands in a syslog message before its time, without the priority, and behind it up to the line.
+    host: String,
+    /// Room for messages.
+    messages: Vec<u8>,
+}
+
+impl RemoteLog {
+    /// A log that connects with its first line.
+    pub(crate) fn new(target: RemoteTarget) -> RemoteLog {
+        RemoteLog { target, connection: None, host: host_name(), messages: Vec::new() }
+    }
+
+    /// Forgets the connection: the next line makes a new one.
+    pub(crate) fn reconnect(&mut self) {
+        self.connection = None;
+    }
+
+    /// Sends lines, each with its `\n`.
+    pub(crate) fn send(
+        &mut self,
+        lines: &[u8],
+        severity: SyslogSeverity,
+        log: &'static str,
+    ) -> Result<(), NotSent> {
+        let has_ended = |connection: &ReceiverConnection| match connection {
+            ReceiverConnection::Stream(stream) => stream.has_ended(),
+            _ => false,
+        };
+        let mut connection = match self.connection.take().filter(|connection| !has_ended(connection)) {
+            Some(connection) => connection,
+            None => self.connect().map_err(|error| (0, error))?,
+        };
+        let sent = match &mut connection {
+            ReceiverConnection::Otlp(client) => {
+                let sent = send_records(client, lines);
+                // It counts its failures.
+                self.connection = Some(connection);
+                return sent;
+            }
+            ReceiverConnection::Stream(stream) => self.send_frames(stream, lines, severity, log),
+            ReceiverConnection::Datagrams(socket) => {
+                self.send_each(lines, severity, log, |message| socket.send(message).map(drop))
+            }
+            ReceiverConnection::Udp(socket) => self.send_each(lines, severity, log, |message| {
+                // The first error may be about an earlier message.
+                socket.send(message).or_else(|_| socket.send(message)).map(drop)
+            }),
+        };
+        if sent.is_ok() {
+            self.connection = Some(connection);
+        }
+        sent.map_err(NotSent::from)
+    }
+
+    fn connect(&self) -> io::Result<ReceiverConnection> {
+        let path = match &self.target {
+            RemoteTarget::Journal(journal) => &journal.socket,
+            RemoteTarget::Otlp(options) => {
+                let client = OtlpClient::new(options.clone(), OtlpSignal::Logs)?;
+                return Ok(ReceiverConnection::Otlp(Box::new(client)));
+            }
+            RemoteTarget::Syslog(syslog) => match &syslog.to {
+                SyslogAddress::Unix(path) => path,
+                SyslogAddress::Udp(address) => return Ok(ReceiverConnection::Udp(udp(address)?)),
+                SyslogAddress::Tcp(address) => {
+                    return Ok(ReceiverConnection::Stream(ReceiverStream::Tcp(tcp(address)?)));
+                }
+                SyslogAddress::None => return Err(Errno::DESTADDRREQ.into()),
+            },
+        };
+        let socket = UnixDatagram::unbound()?;
+        match socket.connect(path) {
+            // The receiver's socket is of the other kind.
+            Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(PEER_MAX))?;
+                return Ok(ReceiverConnection::Stream(ReceiverStream::Unix(stream)));
+            }
+            connected => connected?,
+        }
+        socket.set_write_timeout(Some(PEER_MAX))?;
+        Ok(ReceiverConnection::Datagrams(socket))
+    }
+
+    /// One message a line.
+    fn send_each(
+        &mut self,
+        lines: &[u8],
+        severity: SyslogSeverity,
+        log: &'static str,
+        mut send: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), (usize, io::Error)> {
+        let mut done = 0;
+        let mut message = std::mem::take(&mut self.messages);
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            message.clear();
+            self.write_message(&mut message, line, severity, log);
+            send(&message).map_err(|error| (done, error))?;
+            done += line.len();
+        }
+        self.messages = message;
+        Ok(())
+    }
+
+    /// Messages behind their lengths (RFC 6587 section 3.4.1), as many as there are in one write.
+    fn send_frames(
+        &mut self,
+        stream: &mut ReceiverStream,
+        lines: &[u8],
+        severity: SyslogSeverity,
+        log: &'static str,
+    ) -> Result<(), (usize, io::Error)> {
+        let mut frames = std::mem::take(&mut self.messages);
+        frames.clear();
+        // Where each frame ends, and its line.
+        let (mut ends, mut line_end, mut message) = (Vec::new(), 0, Vec::new());
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            message.clear();
+            self.write_message(&mut message, line, severity, log);
+            decimal(&mut frames, message.len() as u64);
+            frames.push(b' ');
+            frames.extend_from_slice(&message);
+            line_end += line.len();
+            ends.push((frames.len(), line_end));
+        }
+        let mut written = 0;
+        while written < frames.len() {
+            match stream.write(&frames[written..]) {
+                Ok(count) if count > 0 => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => {
+                    let done =
+                        ends.iter().rev().find(|(end, _)| *end <= written).map_or(0, |(_, line)| *line);
+                    return Err((done, outcome.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into())));
+                }
+            }
+        }
+        self.messages = frames;
+        Ok(())
+    }
+
+    fn write_message(&self, out: &mut Vec<u8>, line: &[u8], severity: SyslogSeverity, log: &'static str) {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        match &self.target {
+            RemoteTarget::Syslog(syslog) => {
+                let priority = u64::from(syslog.facility) * 8 + severity as u64;
+                out.push(b'<');
+                decimal(out, priority);
+                out.extend_from_slice(b">1 ");
+                write_time(out);
+                let (host, tag, pid) = (&self.host, &syslog.tag, std::process::id());
+                // Writing to memory does not fail.
+                let _ = write!(out, " {host} {tag} {pid} {log} - ");
+                out.extend_from_slice(cut(line, SYSLOG_LINE_MAX));
+            }
+            RemoteTarget::Journal(journal) => {
+                let (tag, priority) = (&journal.tag, severity as u8);
+                let _ =
+                    write!(out, "PRIORITY={priority}\nSYSLOG_IDENTIFIER={tag}\nKOMAINU_LOG={log}\nMESSAGE=");
+                out.extend_from_slice(cut(line, JOURNAL_LINE_MAX));
+                out.push(b'\n');
+            }
+            // Its lines are records already.
+            RemoteTarget::Otlp(_) => out.extend_from_slice(line),
+        }
+    }
+}
+
+/// Sends records, each on a line of its own, in one document.
+fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
+    let (start, end) = client.frame();
+    let mut document = Vec::with_capacity(start.len() + lines.len() + end.len());
+    document.extend_from_slice(start.as_bytes());
+    for (at, line) in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).enumerate() {
+        if at > 0 {
+            document.push(b',');
+        }
+        document.extend_from_slice(line);
+    }
+    document.extend_from_slice(end.as_bytes());
+    let refused = client.send(document).map_err(|not_taken| NotSent {
+        bytes: 0,
+        again: not_taken.again,
+        error: io::Error::other(not_taken.text),
+    })?;
+    match refused.count {
+        0 => Ok(()),
+        count => Err(NotSent {
+            bytes: lines.len(),
+            error: io::Error::other(format!("{count} of them: {}", refused.remark)),
+            again: None,
+        }),
+    }
+}
+
+/// At most so many bytes, and no half character at the end.
+fn cut(line: &[u8], max: usize) -> &[u8] {
+    let mut end = line.len().min(max);
+    while end < line.len() && end > 0 && line[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    &line[..end]
+}
+
+/// Now, as RFC 5424 section 6.2.3 has it, in milliseconds.
+fn write_time(out: &mut Vec<u8>) {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).ok();
+    let Some(time) = seconds.and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok()) else {
+        return out.push(b'-');
+    };
+    let ((year, month, day), (hour, minute, second)) =
+        ((time.year(), u8::from(time.month()), time.day()), time.to_hms());
+    let ms = since.subsec_millis();
+    // Writing to memory does not fail.
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z");
+}
+
+/// The machine's name, or `-` where it has none that RFC 5424 takes.
+pub fn host_name() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = text.trim();
+    let is_plain =
+        (1..=HOST_NAME_MAX).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_plain { name.to_owned() } else { "-".to_owned() }
+}
+
+fn addresses(text: &str) -> io::Result<Vec<SocketAddr>> {
+    let found: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
+    match found.is_empty() {
+        true => Err(io::Error::other("the name has no address")),
+        false => Ok(found),
+    }
+}
+
+fn udp(address: &str) -> io::Result<UdpSocket> {
+    let mut outcome = Err(Errno::ADDRNOTAVAIL.into());
+    for address in addresses(address)? {
+        let any: SocketAddr = if address.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+        outcome = UdpSocket::bind(any).and_then(|socket| socket.connect(address).map(|()| socket));
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn tcp(address: &str) -> io::Result<TcpStream> {
+    let mut outcome = Err(Errno::ADDRNOTAVAIL.into());
+    for address in addresses(address)? {
+        outcome = TcpStream::connect_timeout(&address, PEER_MAX);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    let stream = outcome?;
+    stream.set_write_timeout(Some(PEER_MAX))?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_syslog_have_rfc_5424s_form_and_are_cut_between_characters() {
+        let syslog = Syslog { facility: 23, tag: "shop".into(), ..Syslog::default() };
+        let log = RemoteLog::new(RemoteTarget::Syslog(syslog));
+        let mut out = Vec::new();
+        log.write_message(&mut out, b"a line\n", SyslogSeverity::Info, "access");
+        let text = String::from_utf8(out).unwrap();
+        let words: Vec<&str> = text.splitn(8, ' ').collect();
+        let pid = std::process::id().to_string();
+        assert_eq!(words[0], "<190>1");
+        assert!(words[1].len() == 24 && words[1].ends_with('Z'), "{text}");
+        assert_eq!(words[3..], ["shop", &pid, "access", "-", "a line"]);
+        let long = "é".repeat(SYSLOG_LINE_MAX);
+        assert_eq!(cut(long.as_bytes(), SYSLOG_LINE_MAX - 1).len(), SYSLOG_LINE_MAX - 2);
+    }
+}

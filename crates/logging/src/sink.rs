@@ -1,0 +1,582 @@
+//! Where log lines go: written by a thread of their own, off the request path.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::gettid;
+
+pub(crate) use self::counts::Collector;
+use self::counts::Counts;
+pub use self::open::open_file;
+use crate::remote::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
+
+mod counts;
+mod open;
+
+/// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
+const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How long the process waits at its end for the last lines to be written: the reader of a pipe may have stopped reading.
+pub const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// How long a rotation waits for the cores to hand over the lines of requests answered before it.
+const ROTATE_MAX: Duration = Duration::from_secs(1);
+/// How much nicer than others the threads are that write logs, and the most that there is.
+const NICENESS: i32 = 5;
+const NICENESS_MAX: i32 = 19;
+/// How long the next failure of a receiver is not reported after one that was.
+const QUIET: Duration = Duration::from_secs(60);
+/// How long opening a file again is waited for: the lines before it may be for a slow disk.
+const REOPEN_MAX: Duration = Duration::from_secs(2);
+
+/// How long the first of the records for a collector waits for others, and at most so many bytes of them are sent together.
+const GATHER_MAX: Duration = Duration::from_secs(1);
+const GATHER_BYTES_MAX: usize = 1024 * 1024;
+
+/// How often a stop is looked for while a receiver is away.
+const STOP_LOOK: Duration = Duration::from_millis(10);
+
+/// The destination of a sink.
+#[derive(Clone)]
+pub enum LogTarget {
+    /// The standard output.
+    Stdout,
+    /// The standard error.
+    Stderr,
+    /// A file, opened by this process.
+    File(PathBuf),
+    /// A file that another process opens, which may.
+    Given {
+        /// The file's path, for messages.
+        path: PathBuf,
+        /// Opens the file, also again after a rotation.
+        open: Opener,
+    },
+    /// A receiver of messages.
+    Remote(RemoteTarget),
+}
+
+impl From<&config::Sink> for LogTarget {
+    fn from(sink: &config::Sink) -> LogTarget {
+        match sink {
+            config::Sink::Stdout => LogTarget::Stdout,
+            config::Sink::Stderr => LogTarget::Stderr,
+            config::Sink::File(path) => LogTarget::File(path.clone()),
+            config::Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
+            config::Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
+            // Who knows the keys of its service makes its target; the supervisor, which reads nothing from the network, does not.
+            config::Sink::Otlp(_) => LogTarget::Stderr,
+        }
+    }
+}
+
+impl LogTarget {
+    /// Opens what is a file; `None` for others, and for a FIFO without a reader.
+    fn open(&self) -> io::Result<Option<File>> {
+        match self {
+            LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_) => Ok(None),
+            LogTarget::File(path) => open_file(path),
+            LogTarget::Given { open, .. } => open(),
+        }
+    }
+}
+
+/// Opens a log; `None` where it is a FIFO without a reader.
+pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
+
+enum LogCommand {
+    /// Lines of that severity, from the log of that name.
+    Lines(Vec<u8>, SyslogSeverity, &'static str),
+    /// The file was moved away: open it again, and say why it cannot be.
+    Reopen(Sender<Option<String>>),
+    Stop,
+}
+
+/// A log's destination. Cheap to clone; every clone feeds the same thread.
+#[derive(Clone)]
+pub struct LogSink {
+    orders: Sender<LogCommand>,
+    counts: Arc<Counts>,
+    thread: SinkThread,
+    form: LineForm,
+}
+
+/// What is made of the lines for a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineForm {
+    /// They are written as they are.
+    Plain,
+    /// Each becomes a message with a time of its own.
+    Message,
+    /// Each is a record for a collector already.
+    Record,
+}
+
+/// The thread of a sink.
+#[derive(Clone)]
+pub struct SinkThread(Arc<Mutex<Option<JoinHandle<()>>>>);
+
+impl SinkThread {
+    /// Whether it has written all that it ever will.
+    pub fn has_ended(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until it ends, but not for ever: its reader may have stopped reading.
+    pub fn wait(&self, until: Instant) {
+        let Some(thread) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = thread.join();
+    }
+}
+
+impl LogSink {
+    /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO without a reader are
+    /// dropped and counted until it has one.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened for appending.
+    pub fn open(target: LogTarget) -> io::Result<LogSink> {
+        LogSink::start(LogOutput::open(target)?)
+    }
+
+    /// The same, for a server that has to serve whatever has become of its logs: the lines go to stderr until the target
+    /// can be opened, which is tried at each of them and at every [`LogSink::reopen`].
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn open_or_stderr(target: LogTarget) -> io::Result<LogSink> {
+        LogSink::start(
+            LogOutput::open(target.clone()).unwrap_or_else(|error| LogOutput::instead(target, &error)),
+        )
+    }
+
+    fn start(output: LogOutput) -> io::Result<LogSink> {
+        let (orders, inbox) = channel();
+        let form = match &output.target {
+            LogTarget::Remote(RemoteTarget::Otlp(_)) => LineForm::Record,
+            LogTarget::Remote(_) => LineForm::Message,
+            _ => LineForm::Plain,
+        };
+        let counts = Arc::new(Counts::default());
+        let theirs = counts.clone();
+        let thread = std::thread::Builder::new()
+            .name("komainu-log".into())
+            .spawn(move || write(output, &inbox, &theirs))?;
+        let thread = SinkThread(Arc::new(Mutex::new(Some(thread))));
+        Ok(LogSink { orders, counts, thread, form })
+    }
+
+    /// What is made of its lines.
+    pub(crate) fn form(&self) -> LineForm {
+        self.form
+    }
+
+    /// The thread that writes; it ends when no clone of the sink is left.
+    pub fn thread(&self) -> SinkThread {
+        self.thread.clone()
+    }
+
+    /// Hands over lines of access logs, as [`LogSink::write_as`].
+    pub fn write(&self, lines: Vec<u8>) {
+        self.write_as(lines, SyslogSeverity::Info, "access");
+    }
+
+    /// Hands lines over. Never blocks: where the disk, or the receiver, is too slow they are dropped and counted. `log` is the
+    /// name of the log that they are from.
+    pub(crate) fn write_as(&self, lines: Vec<u8>, severity: SyslogSeverity, log: &'static str) {
+        if self.counts.waiting_bytes.load(Ordering::Relaxed) + lines.len() > WAITING_BYTES_MAX {
+            self.counts.dropped_lines.fetch_add(count_lines(&lines), Ordering::Relaxed);
+            return;
+        }
+        self.counts.waiting_bytes.fetch_add(lines.len(), Ordering::Relaxed);
+        // Fails only after `close`.
+        let _ = self.orders.send(LogCommand::Lines(lines, severity, log));
+    }
+
+    /// An empty buffer with room for so many bytes: one that was written out, or a new one.
+    pub(crate) fn buffer(&self, room: usize) -> Vec<u8> {
+        let spare = self.counts.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.filter(|spare| spare.capacity() >= room).unwrap_or_else(|| Vec::with_capacity(room))
+    }
+
+    /// Registers a collector.
+    pub(crate) fn collector(&self) -> Collector {
+        Collector::new(&self.counts)
+    }
+
+    /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file. Returns once that
+    /// is done, or after [`REOPEN_MAX`]; why the file cannot be opened.
+    pub fn reopen(&self) -> Option<String> {
+        let until = Instant::now() + ROTATE_MAX;
+        self.counts.handed_over.store(0, Ordering::Release);
+        self.counts.rotations.fetch_add(1, Ordering::AcqRel);
+        while self.counts.handed_over.load(Ordering::Acquire) < self.counts.collectors.load(Ordering::Acquire)
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (outcome, done) = channel();
+        // Fails only after `close`.
+        self.orders.send(LogCommand::Reopen(outcome)).ok()?;
+        match done.recv_timeout(REOPEN_MAX) {
+            Ok(fault) => fault,
+            Err(RecvTimeoutError::Timeout) => {
+                Some("a log is still being written: it is opened again afterwards".into())
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
+    /// behind: it ends with the process.
+    pub fn close(&self) {
+        self.begin_to_close();
+        self.thread.wait(Instant::now() + CLOSE_MAX);
+    }
+
+    /// The same, without waiting for the thread: of several that close, none waits for another.
+    pub fn begin_to_close(&self) {
+        self.counts.is_closing.store(true, Ordering::Release);
+        // Fails only after an earlier `close`.
+        let _ = self.orders.send(LogCommand::Stop);
+    }
+}
+
+fn count_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// Makes this thread nicer than others: when it wakes up, a serving thread is not pushed off its core. It still gets a quarter of what an equal
+/// thread would.
+fn yield_to_serving() {
+    let nice = getpriority_process(None).unwrap_or(0).saturating_add(NICENESS).min(NICENESS_MAX);
+    // Where that is not allowed, it runs as all do.
+    let _ = setpriority_process(Some(gettid()), nice);
+}
+
+fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
+    yield_to_serving();
+    let mut next = None;
+    while let Some(order) = next.take().or_else(|| inbox.recv().ok()) {
+        match order {
+            LogCommand::Lines(mut lines, severity, log) => {
+                if matches!(output.target, LogTarget::Remote(RemoteTarget::Otlp(_))) {
+                    next = gather(&mut lines, inbox);
+                }
+                match output.remote.is_some() {
+                    true => output.send(&lines, (severity, log), counts),
+                    false => output.write(&lines),
+                }
+                counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
+                counts.keep(lines);
+            }
+            LogCommand::Reopen(outcome) => _ = outcome.send(output.reopen()),
+            LogCommand::Stop => break,
+        }
+        match counts.dropped_lines.swap(0, Ordering::Relaxed) {
+            0 => {}
+            1 => output.complain("1 line dropped: they are not taken fast enough"),
+            count => output.complain(&format!("{count} lines dropped: they are not taken fast enough")),
+        }
+    }
+    output.report_lost();
+}
+
+/// Adds the lines that come within a moment, so that they are sent together. Returns the first order that is none of lines.
+fn gather(lines: &mut Vec<u8>, inbox: &Receiver<LogCommand>) -> Option<LogCommand> {
+    let until = Instant::now() + GATHER_MAX;
+    while lines.len() < GATHER_BYTES_MAX {
+        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(LogCommand::Lines(more, ..)) => lines.extend_from_slice(&more),
+            Ok(order) => return Some(order),
+            Err(_) => break,
+        }
+    }
+    None
+}
+
+struct LogOutput {
+    target: LogTarget,
+    /// `None` for the standard streams, and for a FIFO that has had no reader yet.
+    file: Option<File>,
+    /// Where lines are sent as messages.
+    remote: Option<RemoteLog>,
+    /// It could not be opened when the server was started again: lines go to stderr.
+    on_stderr: bool,
+    /// Whether the last write failed; reported once, not for every line.
+    failing: bool,
+    /// Whether it was reported that a receiver is away, and until when it is not reported again.
+    has_said: bool,
+    quiet_until: Option<Instant>,
+    /// Lines that could not be written since then.
+    lost_lines: u64,
+    /// The last write ended within a line.
+    torn: bool,
+}
+
+impl LogOutput {
+    fn of(target: LogTarget) -> LogOutput {
+        let remote = match &target {
+            LogTarget::Remote(remote) => Some(RemoteLog::new(remote.clone())),
+            _ => None,
+        };
+        LogOutput {
+            target,
+            file: None,
+            remote,
+            on_stderr: false,
+            failing: false,
+            has_said: false,
+            quiet_until: None,
+            lost_lines: 0,
+            torn: false,
+        }
+    }
+
+    /// Writes to stderr, as the target cannot be opened.
+    fn instead(target: LogTarget, error: &io::Error) -> LogOutput {
+        let output = LogOutput { on_stderr: true, ..LogOutput::of(target) };
+        output.complain(&format!("{error}; its lines go to stderr until it can be opened"));
+        output
+    }
+
+    /// Opens the target in place of stderr; why that is not possible yet.
+    fn come_back(&mut self) -> io::Result<()> {
+        (self.file, self.on_stderr) = (self.target.open()?, false);
+        self.complain("it can be opened again: its lines go there");
+        Ok(())
+    }
+
+    fn open(target: LogTarget) -> io::Result<LogOutput> {
+        let mut output = LogOutput::of(target);
+        if matches!(output.target, LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_)) {
+            return Ok(output);
+        }
+        output.file = output.target.open()?;
+        if output.file.is_none() {
+            output.failing = true;
+            output.complain(
+                "this FIFO has no reader: lines are dropped until somebody reads it; \
+                 start the reader, or log to a file",
+            );
+        }
+        Ok(output)
+    }
+
+    /// Sends lines to their receiver; while it is away they wait, if it is known whether they arrive.
+    fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
+        let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
+        let keeps = target.keeps();
+        while let Err(NotSent { bytes, error, again }) = remote.send(lines, severity, log) {
+            lines = &lines[bytes..];
+            let now = Instant::now();
+            let is_first = !std::mem::replace(&mut self.failing, true);
+            // One that comes and goes has one line a minute.
+            let is_quiet = again.is_some() && self.quiet_until.is_some_and(|until| now < until);
+            let is_first = is_first && !is_quiet;
+            if is_first {
+                self.has_said = true;
+                self.quiet_until = again.map(|_| now + QUIET).or(self.quiet_until);
+            }
+            let text = match (again, keeps) {
+                (None, _) => format!("lines are refused and dropped: {error}"),
+                (_, true) => format!("cannot be reached: {error}; lines wait for it"),
+                (_, false) => format!("cannot be reached: {error}; lines are dropped until it can"),
+            };
+            let waits = keeps && !counts.is_closing.load(Ordering::Acquire);
+            let Some(pause) = again.filter(|_| waits) else {
+                self.lost_lines += count_lines(lines);
+                if is_first {
+                    self.complain(&text);
+                }
+                return;
+            };
+            let until = Instant::now() + pause;
+            if is_first {
+                report(&self.target, &text);
+            }
+            while Instant::now() < until && !counts.is_closing.load(Ordering::Acquire) {
+                std::thread::sleep(STOP_LOOK);
+            }
+        }
+        if std::mem::take(&mut self.failing) {
+            if std::mem::take(&mut self.has_said) {
+                self.complain("it can be reached again");
+            }
+            self.report_lost();
+        }
+    }
+
+    fn write(&mut self, lines: &[u8]) {
+        if self.on_stderr && self.come_back().is_err() {
+            // stderr failed too: the message is lost.
+            let _ = io::stderr().write_all(lines);
+            return;
+        }
+        match self.try_write(lines) {
+            Ok(()) if std::mem::take(&mut self.failing) => self.report_lost(),
+            Ok(()) => {}
+            Err((written, error)) => {
+                self.torn |= written > 0 && lines[written - 1] != b'\n';
+                self.lost_lines += count_lines(&lines[written..]);
+                if !std::mem::replace(&mut self.failing, true) {
+                    self.complain(&format!("cannot be written: {error}; lines are dropped until it can"));
+                }
+            }
+        }
+    }
+
+    /// Writes all bytes; an error comes with the number written.
+    fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
+        let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+        // A FIFO: it may have a reader now.
+        if self.file.is_none() {
+            self.file = self.target.open().map_err(|error| (0, error))?;
+        }
+        let out: &mut dyn Write = match (&mut self.file, &self.target) {
+            (Some(file), _) => file,
+            (None, LogTarget::Stderr) => &mut stderr,
+            (None, LogTarget::Stdout) => &mut stdout,
+            (None, _) => return Err((0, Errno::NXIO.into())),
+        };
+        if self.torn {
+            out.write_all(b"\n").map_err(|error| (0, error))?;
+            self.torn = false;
+        }
+        let mut written = 0;
+        while written < lines.len() {
+            match out.write(&lines[written..]) {
+                Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+                Ok(len) => written += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((written, error)),
+            }
+        }
+        out.flush().map_err(|error| (written, error))
+    }
+
+    fn report_lost(&mut self) {
+        match std::mem::take(&mut self.lost_lines) {
+            0 => {}
+            1 => self.complain("1 line was dropped while it could not be written"),
+            count => self.complain(&format!("{count} lines were dropped while it could not be written")),
+        }
+    }
+
+    /// Reports on stderr what is wrong with this log.
+    fn complain(&self, text: &str) {
+        report(&self.target, text);
+    }
+
+    /// Returns why it cannot be opened.
+    fn reopen(&mut self) -> Option<String> {
+        self.report_lost();
+        if let Some(remote) = &mut self.remote {
+            remote.reconnect();
+            return None;
+        }
+        let opened = match self.on_stderr {
+            true => self.come_back(),
+            false => LogOutput::open(self.target.clone()).map(|opened| *self = opened),
+        };
+        let error = opened.err()?;
+        let stays = if self.on_stderr { "its lines go to stderr still" } else { "the old file stays in use" };
+        let fault = format!("{error}; {stays}");
+        _ = writeln!(io::stderr(), "komainu: {fault}");
+        Some(fault)
+    }
+}
+
+/// The open destinations of access logs. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct LogSinks(Arc<Vec<(config::Sink, LogSink)>>);
+
+impl LogSinks {
+    /// Those of a configuration: the ones that were open `before` stay, `open` opens the others.
+    ///
+    /// # Errors
+    /// Where one cannot be opened.
+    pub fn new(
+        config: &config::Config,
+        before: &LogSinks,
+        open: impl Fn(&config::Sink) -> io::Result<LogSink>,
+    ) -> io::Result<LogSinks> {
+        let each = destinations(config).into_iter();
+        let sinks = each.map(|sink| match before.of(&sink) {
+            Some(kept) => Ok((sink, kept)),
+            None => open(&sink).map(|opened| (sink, opened)),
+        });
+        Ok(LogSinks(Arc::new(sinks.collect::<io::Result<_>>()?)))
+    }
+
+    /// The one of a destination.
+    pub fn of(&self, sink: &config::Sink) -> Option<LogSink> {
+        self.0.iter().find(|(other, _)| other == sink).map(|(_, open)| open.clone())
+    }
+
+    /// All of them.
+    pub fn each(&self) -> impl Iterator<Item = &LogSink> {
+        self.0.iter().map(|(_, open)| open)
+    }
+
+    /// The threads of those that are not in `after`.
+    pub fn left_by(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
+        let left = |(sink, open): &(config::Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
+        self.0.iter().filter_map(left)
+    }
+}
+
+/// Reports on stderr what is wrong with a log.
+fn report(target: &LogTarget, text: &str) {
+    let name = match target {
+        LogTarget::Stdout => "stdout".to_owned(),
+        LogTarget::Stderr => "stderr".to_owned(),
+        LogTarget::File(path) | LogTarget::Given { path, .. } => path.display().to_string(),
+        LogTarget::Remote(remote) => remote.name(),
+    };
+    let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
+}
+
+/// The destinations of all access logs and of the audit log, each once.
+pub fn destinations(config: &config::Config) -> Vec<config::Sink> {
+    let of_sites = (0..config.sites.len()).flat_map(|site| config.site_access_logs(site));
+    let mut all: Vec<config::Sink> = Vec::new();
+    for log in config.access_logs().chain(of_sites) {
+        if !all.contains(&log.file) {
+            all.push(log.file);
+        }
+    }
+    let audit = config.control.audit.clone().map(config::Sink::File);
+    all.extend(audit.filter(|audit| !all.contains(audit)));
+    all
+}
+
+/// The files of the access logs, of the audit log and of the error log.
+pub fn files(config: &config::Config) -> Vec<PathBuf> {
+    let all = destinations(config).into_iter().chain([config.log.errors.clone()]);
+    let mut files: Vec<PathBuf> = all
+        .filter_map(|sink| match sink {
+            config::Sink::File(path) => Some(path),
+            _ => None,
+        })
+        .collect();
+    files.dedup();
+    files
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+//! How a log file is opened.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use net::trusted_path;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
+/// reader. For root, as [`trusted_path`] says.
+///
+/// # Errors
+/// Why it cannot be opened, with its name.
+pub fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
+    };
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = trusted_path::open(path, flags, Mode::from_raw_mode(0o666)).map(File::from);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            return match fs::metadata(path).ok().map(|found| found.file_type()) {
+                Some(kind) if kind.is_fifo() => Ok(None),
+                Some(kind) if kind.is_socket() => {
+                    Err(named(io::Error::new(error.kind(), "it is a socket; name a file, or \"stdout\"")))
+                }
+                _ => Err(named(error)),
+            };
+        }
+        Err(error) => return Err(named(error)),
+    };
+    // From here on a write may block until the reader reads.
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(Some(file))
+}

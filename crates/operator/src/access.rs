@@ -1,0 +1,307 @@
+//! Who may use the control listener over TCP: tokens, certificates of clients, and addresses that have tried wrong tokens.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use config::{Config, ControlClient, TokenRole};
+use net::{CertificateInfo, CertificateStore, ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
+
+use certificates::tls;
+use process::config_files::ConfigFiles;
+
+/// Bytes of a token's file that are read.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Wrong tokens from an address within [`WINDOW`], after which it is answered 429.
+pub(crate) const FAILURES_MAX: u32 = 10;
+/// From the first wrong token of an address to its next chance.
+pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses whose wrong tokens are counted at the same time.
+const ADDRESSES_MAX: usize = 1_024;
+
+/// A token, of which only a digest is kept: comparing digests takes as long whatever was guessed.
+struct KnownToken {
+    name: String,
+    role: TokenRole,
+    digest: Vec<u8>,
+}
+
+/// Who may use the control listener by a configuration.
+pub struct ControlAccess {
+    tokens: Vec<KnownToken>,
+    /// What clients may do by their certificates, the first that fits.
+    clients: Vec<ControlClient>,
+    /// The certificate of the listener and what it demands of clients', where it speaks TLS.
+    tls: Option<TlsSite>,
+    /// Whether figures and states are shown without a token.
+    pub(crate) is_open: bool,
+    warnings: Vec<String>,
+}
+
+impl ControlAccess {
+    /// Reads the files of tokens and certificates.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no token, by its name.
+    pub fn new(config: &Config, files: &ConfigFiles) -> io::Result<ControlAccess> {
+        let control = &config.control;
+        let (mut tokens, mut warnings): (Vec<KnownToken>, Vec<String>) = Default::default();
+        for token in &control.tokens {
+            let path = &token.token_file;
+            let file = files.open(path)?;
+            let text = text_of(path, &file)?;
+            let known = config::control_token(&text).map_err(|fault| failed(path, &fault.to_string()))?;
+            let digest = digest(&SHA256, known.as_bytes()).as_ref().to_vec();
+            if let Some(same) = tokens.iter().find(|other| other.digest == digest) {
+                let text = format!("it holds the same token as that of `{}`: give each its own", same.name);
+                return Err(failed(path, &text));
+            }
+            let mode = file.metadata()?.mode();
+            if mode & 0o004 != 0 {
+                warnings.push(format!(
+                    "`control.token` {}: every user of this machine can read {}: chmod o-r it",
+                    token.name,
+                    path.display()
+                ));
+            }
+            tokens.push(KnownToken { name: token.name.clone(), role: token.role, digest });
+        }
+        let tls = control.tls.as_ref().filter(|_| control.listen.is_some());
+        let tls = tls.map(|tls| tls::read_control(tls, files)).transpose()?;
+        let tls = tls.map(|(site, doubts)| {
+            warnings.extend(doubts);
+            site
+        });
+        let clients = control.clients.clone();
+        let access = ControlAccess { tokens, clients, tls, is_open: control.is_open, warnings };
+        // What is wrong with authorities and revocation lists shows here.
+        access.secure(&TlsAcceptor::new(CertificateStore::new()))?;
+        Ok(access)
+    }
+
+    /// Has connections speak TLS as this configuration says.
+    ///
+    /// # Errors
+    /// Authorities or revocation lists that are not valid.
+    pub(crate) fn secure(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
+        let sites = vec![self.tls.clone()];
+        // Whatever name a client asks for.
+        let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites);
+        replaced.map_err(|text| io::Error::new(io::ErrorKind::InvalidData, format!("`control.tls`: {text}")))
+    }
+
+    /// Whether connections speak TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// What is demanded of clients' certificates: the number that connections carry that were admitted by it, 0 for nothing.
+    pub(crate) fn policy(&self) -> u64 {
+        self.tls.as_ref().and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
+    }
+
+    /// Whether a client can have a role by its certificate.
+    pub(crate) fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// The name and role of a client by its verified certificate.
+    pub(crate) fn client(&self, certificate: &CertificateInfo) -> Option<(&str, TokenRole)> {
+        let fits = |client: &&ControlClient| {
+            // Exactly one of these is given.
+            client.subject.as_ref().is_none_or(|subject| *subject == certificate.subject)
+                && client.san.as_ref().is_none_or(|san| certificate.alternatives.contains(san))
+                && client.fingerprint.as_ref().is_none_or(|sha256| *sha256 == certificate.sha256)
+        };
+        self.clients.iter().find(fits).map(|client| (client.name.as_str(), client.role))
+    }
+
+    /// What is doubtful about the files, in words.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Whether there is a token.
+    pub(crate) fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// The name and role of a token. It is compared with all of them, whichever it is.
+    pub(crate) fn holder(&self, token: &[u8]) -> Option<(&str, TokenRole)> {
+        let given = digest(&SHA256, token);
+        let mut holder = None;
+        for known in &self.tokens {
+            if verify_slices_are_equal(given.as_ref(), &known.digest).is_ok() {
+                holder = Some((known.name.as_str(), known.role));
+            }
+        }
+        holder
+    }
+}
+
+fn failed(path: &Path, text: &str) -> io::Error {
+    io::Error::other(format!("`token_file` {}: {text}", path.display()))
+}
+
+fn text_of(path: &Path, file: &File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed(path, "it is larger than 64 KiB: this is no token"));
+    }
+    String::from_utf8(bytes).map_err(|_| failed(path, "it is not text"))
+}
+
+/// The token of `Authorization: Bearer TOKEN`; empty where the field is something else.
+pub(crate) fn bearer(value: &[u8]) -> &[u8] {
+    match value.split_at_checked(7) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => http::scan::trim(token),
+        _ => b"",
+    }
+}
+
+/// Addresses that have sent wrong tokens. An IPv6 address stands for its /64, which one customer has as a rule.
+#[derive(Default)]
+pub struct TokenFailures(Mutex<HashMap<IpAddr, AddressFailures>>);
+
+struct AddressFailures {
+    since: Instant,
+    count: u32,
+    /// A refusal because of them has been recorded.
+    is_recorded: bool,
+}
+
+/// An address has sent too many wrong tokens.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Blocked {
+    /// Until it may try again.
+    pub(crate) wait: Duration,
+    /// It is the first refusal for that reason.
+    pub(crate) is_first: bool,
+}
+
+impl TokenFailures {
+    /// Whether requests with a token from this address are refused, even where the token is right: nobody is to continue guessing.
+    pub(crate) fn blocked(&self, address: IpAddr, now: Instant) -> Option<Blocked> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = all.get_mut(&counted_as(address))?;
+        let wait = (found.since + WINDOW).saturating_duration_since(now);
+        if wait.is_zero() || found.count < FAILURES_MAX {
+            return None;
+        }
+        Some(Blocked { wait, is_first: !std::mem::replace(&mut found.is_recorded, true) })
+    }
+
+    /// Counts a wrong token. Where too many addresses have sent some, the one that began first is forgotten.
+    pub(crate) fn count(&self, address: IpAddr, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = counted_as(address);
+        if let Some(found) = all.get_mut(&key)
+            && now < found.since + WINDOW
+        {
+            found.count = found.count.saturating_add(1);
+            return;
+        }
+        if all.len() >= ADDRESSES_MAX && !all.contains_key(&key) {
+            all.retain(|_, failures| now < failures.since + WINDOW);
+        }
+        if all.len() >= ADDRESSES_MAX
+            && !all.contains_key(&key)
+            && let Some(oldest) = all.iter().min_by_key(|(_, failures)| failures.since).map(|(key, _)| *key)
+        {
+            all.remove(&oldest);
+        }
+        all.insert(key, AddressFailures { since: now, count: 1, is_recorded: false });
+    }
+}
+
+fn counted_as(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_has_a_token_or_an_empty_one() {
+        for (value, token) in
+            [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("Bearer", ""), ("", "")]
+        {
+            assert_eq!(bearer(value.as_bytes()), token.as_bytes(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_client_that_fits_decides() {
+        let client = |name: &str, role| ControlClient { name: name.into(), role, ..ControlClient::default() };
+        let clients = vec![
+            ControlClient { san: Some("DNS:a.test".into()), ..client("by san", TokenRole::Read) },
+            ControlClient { subject: Some("CN=a".into()), ..client("by subject", TokenRole::Admin) },
+            ControlClient { fingerprint: Some("ab".into()), ..client("by digest", TokenRole::Operate) },
+        ];
+        let access =
+            ControlAccess { tokens: vec![], clients, tls: None, is_open: true, warnings: Vec::new() };
+        let certificate = |subject: &str, san: &[&str], sha256: &str| CertificateInfo {
+            subject: subject.into(),
+            alternatives: san.iter().map(|name| (*name).to_owned()).collect(),
+            sha256: sha256.into(),
+            ..CertificateInfo::default()
+        };
+        for (certificate, want) in [
+            (certificate("CN=a", &["email:x@y", "DNS:a.test"], "ab"), Some("by san")),
+            (certificate("CN=a", &["DNS:b.test"], "ab"), Some("by subject")),
+            (certificate("CN=b", &[], "ab"), Some("by digest")),
+            (certificate("CN=b,O=a", &["email:DNS:a.test", "DNS:x, DNS:a.test"], "cd"), None),
+        ] {
+            assert_eq!(access.client(&certificate).map(|(name, _)| name), want);
+        }
+    }
+
+    #[test]
+    fn an_address_may_fail_ten_times_a_minute() {
+        let (failures, start) = (TokenFailures::default(), Instant::now());
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        for _ in 0..FAILURES_MAX {
+            assert_eq!(failures.blocked(address, start), None);
+            failures.count(address, start);
+        }
+        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
+        assert_eq!(failures.blocked(mapped, start), Some(Blocked { wait: WINDOW, is_first: true }));
+        assert_eq!(failures.blocked(address, start), Some(Blocked { wait: WINDOW, is_first: false }));
+        assert_eq!(failures.blocked("10.0.0.2".parse().unwrap(), start), None);
+        let later = start + WINDOW;
+        assert_eq!(failures.blocked(address, later), None);
+        failures.count(address, later);
+        assert_eq!(failures.blocked(address, later), None);
+    }
+
+    #[test]
+    fn a_customer_with_many_addresses_is_one() {
+        let (failures, now) = (TokenFailures::default(), Instant::now());
+        for at in 0..FAILURES_MAX {
+            failures.count(format!("2001:db8:1:2::{at:x}").parse().unwrap(), now);
+        }
+        assert!(failures.blocked("2001:db8:1:2:ffff::1".parse().unwrap(), now).is_some());
+        assert_eq!(failures.blocked("2001:db8:1:3::1".parse().unwrap(), now), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (failures, now) = (TokenFailures::default(), Instant::now());
+        for at in 0..10 * ADDRESSES_MAX as u32 {
+            failures.count(IpAddr::from(at.to_be_bytes()), now + Duration::from_micros(u64::from(at)));
+        }
+        assert_eq!(failures.0.lock().unwrap().len(), ADDRESSES_MAX);
+    }
+}

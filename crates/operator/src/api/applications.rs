@@ -1,0 +1,49 @@
+//! Applications: their processes, and a fresh start of them.
+
+use serde_json::{Value, json};
+
+use crate::api::operation::{Api, ApiCall, Outcome, there_are};
+use crate::api::request::ApiResponse;
+use crate::overview;
+
+/// All applications.
+pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    let exits = api.info.hosting.exits();
+    let apps = api.info.hosting.processes().into_iter().map(|(name, processes)| {
+        let ended = exits.iter().find(|(other, _)| *other == name);
+        let ended: serde_json::Map<String, Value> = ended
+            .map(|(_, counts)| {
+                let each = apps::WorkerExit::ALL.iter().zip(counts);
+                each.map(|(exit, count)| (exit.text().to_owned(), json!(count))).collect()
+            })
+            .unwrap_or_default();
+        let processes: Vec<Value> = processes.iter().map(overview::process).collect();
+        json!({ "name": name, "processes": processes, "exits": ended })
+    });
+    Ok(ApiResponse::of(json!({ "applications": apps.collect::<Vec<_>>() })))
+}
+
+/// One application.
+pub(crate) fn one(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let ApiResponse { document, .. } = list(api, call)?;
+    let all = document["applications"].as_array().cloned().unwrap_or_default();
+    let name = call.part("name");
+    let found = all.into_iter().find(|app| app["name"] == name);
+    found.map(ApiResponse::of).ok_or_else(|| nothing(api, name))
+}
+
+/// Loads an application again: new workers take over once they are ready, and no request is lost.
+pub(crate) fn restart(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let name = call.part("name");
+    let loading = api.info.hosting.reload(name).ok_or_else(|| nothing(api, name))?;
+    match loading.failure() {
+        None => Ok(ApiResponse::done(format!("application {name}: the new code is in force"))),
+        Some(text) => Err(ApiResponse::error(500, text)),
+    }
+}
+
+pub(crate) fn nothing(api: &Api, name: &str) -> ApiResponse {
+    let names: Vec<String> = api.info.hosting.names();
+    let text = format!("there is no application `{name}`; {}", there_are(&names));
+    ApiResponse::error(404, text)
+}

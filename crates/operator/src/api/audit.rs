@@ -1,0 +1,197 @@
+//! Who has changed what: the last changes in memory, all of them in a log.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use config::Level;
+use serde_json::{Value, json};
+
+use crate::api::request::{ApiRequest, ApiResponse};
+use logging::access::rfc3339;
+use logging::notice::ErrorLog;
+use logging::sink::LogSink;
+
+/// Changes that are kept in memory.
+const ENTRIES_MAX: usize = 1_000;
+/// The longest path, query or result of an entry, in characters.
+const TEXT_CHARS_MAX: usize = 500;
+/// The longest value in the file, in bytes.
+const VALUE_BYTES_MAX: usize = 1_024;
+/// Refusals that are written to the file within [`WINDOW`]: whoever is refused again and again does not fill the disk.
+const REFUSALS_MAX: u64 = 600;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The file of a configuration, where it names one: it is opened again and closed with the logs.
+pub(crate) type AuditFile = Box<dyn Fn() -> Option<LogSink> + Send + Sync>;
+
+/// The log of changes. Cheap to clone.
+#[derive(Clone)]
+pub struct AuditLog(Arc<AuditState>);
+
+struct AuditState {
+    entries: Mutex<VecDeque<Value>>,
+    file: AuditFile,
+    refusals: Mutex<RefusalCount>,
+    notices: ErrorLog,
+}
+
+/// Refusals within the current window.
+#[derive(Default)]
+struct RefusalCount {
+    since: Option<Instant>,
+    count: u64,
+    /// Those that were not written.
+    omitted: u64,
+}
+
+impl RefusalCount {
+    /// Whether another one is written: then with how many were not before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now >= since + WINDOW) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        if self.count >= REFUSALS_MAX {
+            self.omitted += 1;
+            return None;
+        }
+        self.count += 1;
+        Some(std::mem::take(&mut self.omitted))
+    }
+}
+
+impl AuditLog {
+    /// Entries go to `file`, or to the error log.
+    pub fn new(file: AuditFile, notices: ErrorLog) -> AuditLog {
+        AuditLog(Arc::new(AuditState {
+            entries: Mutex::default(),
+            file,
+            refusals: Mutex::default(),
+            notices,
+        }))
+    }
+
+    /// The last changes, the newest first.
+    pub(crate) fn entries(&self) -> Vec<Value> {
+        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().rev().cloned().collect()
+    }
+
+    /// Records a request for a change, or one that was refused, and what has become of it. Never waits for a disk.
+    pub(crate) fn record(&self, request: &ApiRequest, response: &ApiResponse) {
+        let unix_s =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let result = ["error", "done"].iter().find_map(|key| response.document[key].as_str());
+        let result = result.unwrap_or_default();
+        let target = match request.query.as_str() {
+            "" => request.path.clone(),
+            query => format!("{}?{query}", request.path),
+        };
+        let entry = json!({
+            "time": rfc3339(unix_s),
+            "who": short(&request.caller.name),
+            "address": request.caller.address,
+            "role": request.caller.role.text(),
+            "what": format!("{} {}", short(&request.method), short(&target)),
+            "status": response.status,
+            "result": short(result),
+        });
+        match (self.0.file)() {
+            Some(file) => {
+                let written = json!({
+                    "time": entry["time"],
+                    "actor": bounded(&request.caller.name),
+                    "address": request.caller.address,
+                    "role": entry["role"],
+                    "method": bounded(&request.method),
+                    "path": bounded(&target),
+                    "status": response.status,
+                    "result": bounded(result),
+                });
+                self.write(&file, written, response.is_refusal());
+            }
+            // Whoever is refused again and again does not fill the log.
+            None if response.is_refusal() => {
+                let kind = format!("control: {} was refused", short(&request.caller.name));
+                self.0.notices.once_a_second(Level::Warn, kind, || line(&entry));
+            }
+            None => self.0.notices.info(&line(&entry)),
+        }
+        let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those who may nothing do not push out what others have done.
+        let refused = |entry: &Value| matches!(entry["status"].as_u64(), Some(401 | 403 | 429));
+        if response.is_refusal() && entries.back().is_some_and(refused) {
+            return;
+        }
+        if entries.len() == ENTRIES_MAX {
+            entries.pop_front();
+        }
+        entries.push_back(entry);
+    }
+
+    fn write(&self, file: &LogSink, mut entry: Value, is_refusal: bool) {
+        if is_refusal {
+            let mut refusals = self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            match refusals.admit(Instant::now()) {
+                None => return,
+                Some(0) => {}
+                Some(omitted) => entry["omitted"] = json!(omitted),
+            }
+        }
+        file.write(file_line(&entry));
+    }
+}
+
+/// A line of JSON without a control character, also beyond ASCII.
+fn file_line(entry: &Value) -> Vec<u8> {
+    let mut text = String::new();
+    for c in entry.to_string().chars() {
+        match c.is_control() {
+            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => text.push(c),
+        }
+    }
+    text.push('\n');
+    text.into_bytes()
+}
+
+/// As much of a text as the file has room for.
+fn bounded(text: &str) -> &str {
+    let end = (0..=VALUE_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// An entry in the error log.
+fn line(entry: &Value) -> String {
+    let text = |key: &str| entry[key].as_str().unwrap_or_default().replace(char::is_control, " ");
+    let status = &entry["status"];
+    format!("control: {} ({}): {}: {status} {}", text("who"), text("role"), text("what"), text("result"))
+        .trim_end()
+        .to_owned()
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_no_control_characters() {
+        let line = file_line(&json!({ "path": "a\u{1b}[2J\n\u{7f}\u{9b}é" }));
+        assert_eq!(String::from_utf8(line).unwrap(), "{\"path\":\"a\\u001b[2J\\n\\u007f\\u009bé\"}\n");
+        assert_eq!(bounded(&"é".repeat(600)).len(), 1_024);
+        assert_eq!(bounded(&format!("x{}", "é".repeat(600))).len(), 1_023);
+    }
+
+    #[test]
+    fn refusals_are_bounded_and_counted() {
+        let (mut count, start) = (RefusalCount::default(), Instant::now());
+        let written = (0..10 * REFUSALS_MAX).filter(|_| count.admit(start).is_some()).count();
+        assert_eq!(written as u64, REFUSALS_MAX);
+        assert_eq!(count.admit(start + WINDOW), Some(9 * REFUSALS_MAX));
+        assert_eq!(count.admit(start + WINDOW), Some(0));
+    }
+}

@@ -1,0 +1,194 @@
+//! The configuration as a tree: read and changed by path.
+
+use std::path::PathBuf;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use tree::{ConfigTree, TreeError, TreePath};
+
+use crate::api::applications;
+use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::request::ApiResponse;
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
+
+/// The keys that name the items of lists: servers, sites, routes.
+const NAMES: &[&str] = &["url", "hosts", "path"];
+/// What else is read depends on it.
+const FIXED: &[&str] = &["include"];
+/// Digits of an `ETag`.
+const ETAG_BYTES: usize = 16;
+
+/// The configuration in force, or an item of it.
+pub(crate) fn get(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let text = in_force(api)?;
+    let value = parse(&text)?.get(&path(call)?).map_err(refused)?;
+    Ok(ApiResponse { etag: Some(etag(&text)), ..ApiResponse::of(value) })
+}
+
+/// Gives an item a value.
+pub(crate) fn put(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let (path, value) = (path(call)?, call.json()?);
+    edit(api, call, true, |tree| tree.put(&path, &value))
+}
+
+/// Changes keys of a table (RFC 7396).
+pub(crate) fn patch(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let (path, value) = (path(call)?, call.json()?);
+    edit(api, call, true, |tree| tree.patch(&path, &value))
+}
+
+/// Removes an item.
+pub(crate) fn delete(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let path = path(call)?;
+    edit(api, call, true, |tree| tree.delete(&path))
+}
+
+/// Adds a server to a group.
+pub(crate) fn add_server(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let group = of_group(call)?;
+    let server = match call.json()? {
+        Value::String(url) => json!(url),
+        Value::Object(entries) if entries.contains_key("url") => Value::Object(entries),
+        _ => {
+            return Err(ApiResponse::error(
+                400,
+                "write `{ \"url\": \"http://…\" }`, with `weight` and what else a server takes",
+            ));
+        }
+    };
+    edit(api, call, false, |tree| {
+        let to = group.join("to");
+        match tree.get(&to)? {
+            Value::Array(_) => tree.put(&to.join("-"), &server),
+            one => tree.put(&to, &json!([one, server])),
+        }
+    })
+}
+
+/// Removes a server from a group.
+pub(crate) fn remove_server(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let (group, wanted) = (of_group(call)?, call.part("server"));
+    let short =
+        |url: &str| url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned();
+    edit(api, call, false, |tree| {
+        let to = group.join("to");
+        let Value::Array(servers) = tree.get(&to)? else {
+            return Err(TreeError::Conflict("a group keeps at least one server".to_owned()));
+        };
+        let url = |server: &Value| server["url"].as_str().or(server.as_str()).unwrap_or_default().to_owned();
+        let at = servers.iter().position(|server| short(&url(server)) == short(wanted));
+        match at {
+            Some(_) if servers.len() == 1 => {
+                Err(TreeError::Conflict("a group keeps at least one server".to_owned()))
+            }
+            Some(at) => tree.delete(&to.join(at.to_string())),
+            None => Err(TreeError::NotFound(format!("the group has no server `{wanted}`"))),
+        }
+    })
+}
+
+/// Changes how many workers an application has.
+pub(crate) fn scale(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let body = call.object()?;
+    ApiCall::only(&body, &["workers"])?;
+    let workers = body.get("workers").ok_or_else(|| ApiResponse::error(400, "`workers` is missing"))?;
+    let name = call.part("name");
+    if !api.info.hosting.names().iter().any(|known| known == name) {
+        return Err(applications::nothing(api, name));
+    }
+    let path = TreePath::default().join("apps").join(name).join("workers");
+    edit(api, call, false, |tree| tree.put(&path, workers))
+}
+
+/// Where a named group stands.
+fn of_group(call: &ApiCall<'_>) -> Result<TreePath, ApiResponse> {
+    Ok(TreePath::default().join("upstreams").join(call.part("group")))
+}
+
+fn path(call: &ApiCall<'_>) -> Result<TreePath, ApiResponse> {
+    TreePath::parse(call.part("path")).map_err(refused)
+}
+
+fn refused(error: TreeError) -> ApiResponse {
+    let status = match &error {
+        TreeError::NotFound(_) => 404,
+        TreeError::Invalid(_) => 400,
+        TreeError::Conflict(_) => 409,
+    };
+    ApiResponse::error(status, error.to_string())
+}
+
+fn in_force(api: &Api) -> Result<ConfigText, ApiResponse> {
+    let none = "this server has no configuration file: it was started by `komainu run`";
+    (api.info.text)().ok_or_else(|| ApiResponse::error(409, none))
+}
+
+/// The version of a configuration.
+fn etag(text: &ConfigText) -> String {
+    let sum = digest(&SHA256, text.joined.as_bytes());
+    let digits: String = sum.as_ref().iter().take(ETAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    format!("\"{digits}\"")
+}
+
+fn parse(text: &ConfigText) -> Result<ConfigTree, ApiResponse> {
+    let files = text.files().into_iter().map(|(path, text)| (path.display().to_string(), text));
+    ConfigTree::parse(files, NAMES, FIXED).map_err(refused)
+}
+
+/// Changes the configuration, all or nothing. `needs_match` is whether the request has to name the version that it changes.
+fn edit(
+    api: &Api,
+    call: &ApiCall<'_>,
+    needs_match: bool,
+    change: impl Fn(&mut ConfigTree) -> Result<(), TreeError>,
+) -> Outcome {
+    let persist = call.flag("persist")?;
+    let before = in_force(api)?;
+    let version = etag(&before);
+    match call.request.if_match.as_deref() {
+        None if needs_match => {
+            let text = "`If-Match` is missing: send the `ETag` of what you have read, or `*` to change whatever is there";
+            return Err(ApiResponse { etag: Some(version), ..ApiResponse::error(428, text) });
+        }
+        Some(wanted) if wanted.trim() != "*" && !wanted.split(',').any(|one| one.trim() == version) => {
+            let text = "the configuration has changed since you have read it: read it again";
+            return Err(ApiResponse { etag: Some(version), ..ApiResponse::error(412, text) });
+        }
+        _ => {}
+    }
+    let files = edited(&before, change)?;
+    let edit =
+        ConfigEdit { before: before.joined.clone(), files, persist, by_root: call.request.caller.is_root() };
+    match (api.info.edit)(edit) {
+        Ok(document) => {
+            let failures: Vec<String> =
+                api.info.hosting.loading().iter().filter_map(|loading| loading.failure()).collect();
+            let mut document = document;
+            if !failures.is_empty() {
+                document["failures"] = json!(failures);
+            }
+            Ok(ApiResponse { etag: in_force(api).ok().as_ref().map(etag), ..ApiResponse::of(document) })
+        }
+        Err(EditError { status, document }) => {
+            Err(ApiResponse { status, etag: Some(version), ..ApiResponse::of(document) })
+        }
+    }
+}
+
+/// The files of a configuration after a change, which say what was asked for.
+fn edited(
+    before: &ConfigText,
+    change: impl Fn(&mut ConfigTree) -> Result<(), TreeError>,
+) -> Result<Vec<(PathBuf, String)>, ApiResponse> {
+    let mut tree = parse(before)?;
+    change(&mut tree).map_err(refused)?;
+    let texts = tree.texts();
+    let root = TreePath::default();
+    let again = ConfigTree::parse(texts.clone(), NAMES, FIXED).and_then(|again| again.get(&root));
+    if again != tree.get(&root) {
+        // Rather nothing than something else.
+        return Err(ApiResponse::error(500, "this change cannot be written as TOML here: edit the file"));
+    }
+    let paths = before.files().into_iter().map(|(path, _)| path);
+    Ok(paths.zip(texts.into_iter().map(|(_, text)| text)).collect())
+}

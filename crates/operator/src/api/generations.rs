@@ -1,0 +1,50 @@
+//! Generations of the configuration: what still works by an old one.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::request::ApiResponse;
+
+/// For the requests of a closed generation to end: each core looks once a second.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+/// The pause between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// All generations that have work, and the one in force.
+pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
+    Ok(ApiResponse::of(api.info.generations.document(api.info.stop.is_draining())))
+}
+
+/// Ends the requests of an old generation, and waits until they have ended.
+pub(crate) fn close(api: &Api, call: &ApiCall<'_>) -> Outcome {
+    let generations = &api.info.generations;
+    let part = call.part("number");
+    let gone =
+        || ApiResponse::error(404, format!("there is no generation `{part}`: it is over, or never was"));
+    let number: u64 = part.parse().map_err(|_| gone())?;
+    let before = generations.work(number).ok_or_else(gone)?;
+    if generations.is_current(number) && !api.info.stop.is_draining() {
+        let text = format!("generation {number} is in force: only older ones are closed");
+        return Err(ApiResponse::error(409, text));
+    }
+    generations.close(number);
+    let until = Instant::now() + CLOSE_MAX;
+    let left = loop {
+        match generations.work(number) {
+            Some(work) if work.requests > 0 && Instant::now() < until => std::thread::sleep(LOOK),
+            left => break left.map_or(0, |work| work.requests),
+        }
+    };
+    let text = match left {
+        0 => format!(
+            "generation {number}: {} requests were closed, {} of them upgraded",
+            before.requests, before.upgraded
+        ),
+        left => format!("generation {number}: {left} of {} requests are still to end", before.requests),
+    };
+    let mut document = ApiResponse::done(text).document;
+    document["closed"] = json!(before.requests.saturating_sub(left));
+    Ok(ApiResponse::of(document))
+}

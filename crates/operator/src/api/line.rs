@@ -1,0 +1,40 @@
+//! Requests that come in a line on the control socket, as `komainu ctl` sends them.
+
+use serde_json::{Value, json};
+
+use crate::api::operation::Api;
+use crate::api::request::{ApiRequest, BODY_BYTES_MAX, Caller, ControlRole};
+use crate::api::table::answer;
+
+/// Answers `{ "method", "path", "query", "if_match", "body" }` of this user with `{ "status", "etag", "document" }`. Only root and
+/// the server's user reach the socket, and they may do everything.
+pub fn line(api: &Api, line: &str, uid: u32) -> Value {
+    let asked: Value = match serde_json::from_str(line) {
+        Ok(asked) => asked,
+        Err(error) => return json!({ "error": format!("the request is no JSON: {error}") }),
+    };
+    let text = |key: &str| asked[key].as_str().map(str::to_owned);
+    let body = match &asked["body"] {
+        Value::Null => Vec::new(),
+        body => body.to_string().into_bytes(),
+    };
+    if body.len() > BODY_BYTES_MAX {
+        return json!({ "error": format!("the body is longer than {BODY_BYTES_MAX} bytes") });
+    }
+    let request = ApiRequest {
+        caller: Caller {
+            name: format!("uid {uid} by the control socket"),
+            role: ControlRole::Admin,
+            uid: Some(uid),
+            address: String::new(),
+            may_send_token: false,
+        },
+        method: text("method").unwrap_or_else(|| "GET".into()),
+        path: text("path").unwrap_or_default(),
+        query: text("query").unwrap_or_default(),
+        if_match: text("if_match"),
+        body,
+    };
+    let response = answer(api, &request);
+    json!({ "status": response.status, "etag": response.etag, "document": response.document })
+}

@@ -1,0 +1,498 @@
+//! The listener for those who operate the server (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
+//!
+//! It is a small server of its own, with one thread, so that it answers however busy the others are. [`crate::listener`] opens and closes it.
+
+use std::future::poll_fn;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+use apps::Usage;
+use http::{BodySize, Fields, Method, Name, Reject, Status};
+use net::{
+    Bind, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server, Service,
+    TlsAcceptor,
+};
+use rustix::net::sockopt::socket_peercred;
+use serde_json::Value;
+
+use crate::access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
+use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
+use crate::overview::{Followers, PagePart};
+use crate::socket;
+use logging::notice::ErrorLog;
+use telemetry::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
+use telemetry::format::MetricsFormat;
+use telemetry::metrics::Metrics;
+use telemetry::protobuf_format;
+use telemetry::text_format;
+
+/// Connections at the same time.
+const CONNECTIONS_MAX: usize = 256;
+/// For a client to send its request, and between two.
+const HEAD_MS: u64 = 2_000;
+const IDLE_MS: u64 = 120_000;
+/// Requests of the API that are answered at the same time.
+const UNDER_WAY_MAX: usize = 32;
+
+/// The request is for another server, or for a connection of another kind (RFC 9110 section 15.5.20).
+const MISDIRECTED: Status = Status::of(421).expect("three digits");
+
+/// What it answers from.
+#[derive(Clone)]
+pub struct Operated {
+    /// The operations below `/v1/`.
+    pub api: Arc<Api>,
+    /// Source of `GET /metrics`.
+    pub metrics: Metrics,
+    /// Of the cores that serve.
+    pub counters: Vec<Arc<Counters>>,
+    /// Addresses that have sent wrong tokens.
+    pub failures: Arc<TokenFailures>,
+}
+
+/// Starts the server of these listeners; `is_leaving` says that it is about to end.
+///
+/// # Errors
+/// There can be no thread.
+pub(crate) fn start(
+    listeners: Vec<Listener>,
+    tls: TlsAcceptor,
+    operated: &Operated,
+    is_leaving: &Arc<AtomicBool>,
+    notices: &ErrorLog,
+) -> io::Result<(net::Stop, Listeners)> {
+    let memory = operated.api.info.memory.clone();
+    let mut options = net::Options { threads: 1, memory, tls: Some(tls), ..net::Options::default() };
+    options.limits.connections_max = CONNECTIONS_MAX;
+    (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
+    let is_network = listeners.iter().any(|listener| !matches!(listener.address(), Bind::Unix(_)));
+    let (operated, is_leaving) = (operated.clone(), is_leaving.clone());
+    let server = Server::serve(&options, listeners, move |_| {
+        Ok(OperatorService {
+            operated: operated.clone(),
+            is_network,
+            is_leaving: is_leaving.clone(),
+            under_way: UnderWay::default(),
+            followers: Followers::default(),
+        })
+    })?;
+    let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
+    notices.info(&format!("the control listener is {}", urls.join(", ")));
+    let running = (server.stop(), server.listeners());
+    // Its thread ends by itself, or with the process.
+    std::mem::forget(server);
+    Ok(running)
+}
+
+/// Whether a request is answered at all.
+enum ControlEntry {
+    Admitted(Caller),
+    Refused {
+        caller: Caller,
+        response: ApiResponse,
+        /// Whether the audit log gets it: of many alike it gets the first.
+        is_recorded: bool,
+    },
+}
+
+struct OperatorService {
+    operated: Operated,
+    is_network: bool,
+    is_leaving: Arc<AtomicBool>,
+    followers: Followers,
+    under_way: UnderWay,
+}
+
+impl OperatorService {
+    async fn metrics(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let format = MetricsFormat::accepted(exchange.request().field(Name::Accept).unwrap_or_default());
+        let operated = self.operated.clone();
+        let document = move || match format {
+            MetricsFormat::Protobuf => protobuf_format::exposition(&operated.families()),
+            MetricsFormat::OpenMetrics => text_format::exposition(operated.families(), true).into_bytes(),
+            MetricsFormat::Text => text_format::exposition(operated.families(), false).into_bytes(),
+        };
+        let document = exchange.core().clone().offload(document).await;
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, format.media_type().as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        exchange.reply(Status::OK, &fields, &document).await
+    }
+
+    /// By a Unix socket everything can be done, by whoever may open it and is no application.
+    fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
+        let socket = exchange.unix_socket();
+        let peer = socket.and_then(|socket| socket_peercred(socket).ok());
+        let uid = peer.map(|peer| peer.uid.as_raw());
+        let name = peer.map_or_else(
+            || "the Unix socket".to_owned(),
+            |peer| {
+                format!("uid {} (process {}) by the Unix socket", peer.uid.as_raw(), peer.pid.as_raw_pid())
+            },
+        );
+        let (role, address) = (ControlRole::Admin, String::new());
+        let caller = Caller { name, role, uid, address, may_send_token: false };
+        let refusal = match socket {
+            Some(socket) => self.operated.api.info.refusal(socket).map(|refusal| refusal.text),
+            None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
+        };
+        match refusal {
+            None => ControlEntry::Admitted(caller),
+            Some(text) => {
+                let caller = Caller { role: ControlRole::Open, ..caller };
+                ControlEntry::Refused { caller, response: ApiResponse::error(403, text), is_recorded: true }
+            }
+        }
+    }
+
+    /// Who asks, and what they may do.
+    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
+        let request = exchange.request();
+        let Peer::Tcp(address) = request.peer() else {
+            return self.entry_by_socket(exchange);
+        };
+        let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
+        let mut caller = Caller {
+            name: shown.clone(),
+            role: ControlRole::Open,
+            uid: None,
+            address: shown,
+            may_send_token: has_tokens,
+        };
+        let refused = |caller, response, is_recorded| ControlEntry::Refused { caller, response, is_recorded };
+        let certificate = request.tls().and_then(|tls| tls.client.as_ref());
+        let known = certificate.and_then(|client| access.client(&client.info));
+        let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
+            if let Some((name, role)) = known {
+                (caller.name, caller.role) = (name.to_owned(), role.into());
+                return ControlEntry::Admitted(caller);
+            }
+            return match access.is_open {
+                true => ControlEntry::Admitted(caller),
+                false => refused(caller, without_credentials(access), true),
+            };
+        };
+        caller.may_send_token = false;
+        let now = Instant::now();
+        if let Some(blocked) = self.operated.failures.blocked(ip, now) {
+            let seconds = blocked.wait.as_secs() + 1;
+            let text = format!("{FAILURES_MAX} wrong tokens from this address: wait {seconds} s");
+            let retry_after_s = Some(seconds);
+            let response = ApiResponse { retry_after_s, ..ApiResponse::error(429, text) };
+            return refused(caller, response, blocked.is_first);
+        }
+        match access.holder(bearer(given)) {
+            Some((name, role)) => {
+                (caller.name, caller.role) = (name.to_owned(), role.into());
+                ControlEntry::Admitted(caller)
+            }
+            None => {
+                self.operated.failures.count(ip, now);
+                refused(
+                    caller,
+                    ApiResponse::error(401, "this token is none of those of `[[control.token]]`"),
+                    true,
+                )
+            }
+        }
+    }
+
+    /// Refuses a request, and records it.
+    async fn refuse(
+        &self,
+        exchange: &mut Exchange<'_>,
+        asked: &ApiRequest,
+        response: ApiResponse,
+    ) -> Result<(), Fault> {
+        if response.is_refusal() {
+            self.operated.api.audit.record(asked, &response);
+        }
+        reply(exchange, response).await
+    }
+
+    /// The API below `/v1/`.
+    async fn api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
+        let request = exchange.request();
+        let mut asked = asked(&request, caller);
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
+        let may = api::needed_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
+        if let (false, Some(response)) = (is_read, foreign(&request)) {
+            return self.refuse(exchange, &asked, response).await;
+        }
+        if may && request.body() != BodySize::None {
+            exchange.limit_body(BODY_BYTES_MAX as u64)?;
+            while let Some(piece) = exchange.read().await? {
+                asked.body.extend_from_slice(piece);
+                let held = asked.body.capacity();
+                exchange.hold(held);
+            }
+        }
+        let (under_way, theirs) = (self.under_way.clone(), self.operated.api.clone());
+        let response = match under_way.begin() {
+            Some(place) => {
+                let work = move || {
+                    let _place = place;
+                    api::answer(&theirs, &asked)
+                };
+                on_thread(work).await
+            }
+            None => ApiResponse::error(503, "too many requests are being answered: try again"),
+        };
+        reply(exchange, response).await
+    }
+}
+
+/// The answer to a request without a token and without a certificate that counts, where each needs one.
+fn without_credentials(access: &ControlAccess) -> ApiResponse {
+    let token = "send a token as `Authorization: Bearer TOKEN`";
+    let certificate = "connect with a certificate that `[[control.client]]` names";
+    match (access.has_tokens(), access.has_clients()) {
+        (true, false) => {
+            ApiResponse::error(401, "this needs a token: send it as `Authorization: Bearer TOKEN`")
+        }
+        (true, true) => ApiResponse::error(401, format!("{token}, or {certificate}")),
+        (false, _) => ApiResponse::error(403, certificate),
+    }
+}
+
+/// A request without its body.
+fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ApiRequest {
+        caller,
+        method: text(request.method_name()),
+        path: text(request.path()),
+        query: text(request.query().unwrap_or_default()),
+        if_match: request.field(Name::IfMatch).map(text),
+        body: Vec::new(),
+    }
+}
+
+async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
+    let mut fields = Fields::new();
+    fields.push(Name::ContentType, b"application/json");
+    fields.push(Name::CacheControl, b"no-store");
+    if let Some(etag) = &response.etag {
+        fields.push(Name::Etag, etag.as_bytes());
+    }
+    if let Some(allow) = &response.allow {
+        fields.push(Name::Allow, allow.as_bytes());
+    }
+    if let Some(seconds) = response.retry_after_s {
+        fields.push(Name::RetryAfter, seconds.to_string().as_bytes());
+    }
+    if response.status == 401 {
+        fields.push(Name::WwwAuthenticate, b"Bearer");
+    }
+    let status = Status::of(response.status).unwrap_or(Status::INTERNAL_SERVER_ERROR);
+    exchange.reply(status, &fields, format!("{:#}\n", response.document).as_bytes()).await
+}
+
+/// The refusal of a request to change something that a page of another origin may have made a browser send: without asking first
+/// (CORS) it can send no JSON.
+fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
+    let kind = request.field(Name::ContentType).unwrap_or_default();
+    let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    let is_json = [&b"application/json"[..], b"application/merge-patch+json"]
+        .iter()
+        .any(|json| kind.eq_ignore_ascii_case(json));
+    if !is_json {
+        return Some(ApiResponse::error(
+            415,
+            "requests to change something need `Content-Type: application/json`",
+        ));
+    }
+    let origin = request.field(Name::Origin)?;
+    let host = origin.split(|&byte| byte == b'/').nth(2).unwrap_or_default();
+    (!host.eq_ignore_ascii_case(request.authority()))
+        .then(|| ApiResponse::error(403, "a page of another origin has sent this: it may not"))
+}
+
+impl Service for OperatorService {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let access = self.operated.api.access();
+        let request = exchange.request();
+        let has_expired = request.tls().is_some_and(|tls| tls.has_expired(exchange.core().unix_s()));
+        let policy = request.tls().map(|tls| tls.policy);
+        if self.is_network && (has_expired || policy != access.has_tls().then(|| access.policy())) {
+            // The connection was made before a reload that has changed what is demanded of clients: it ends with this.
+            let why = "the demands on connections have changed: connect again";
+            return Err(Fault::Reject(Reject::new(MISDIRECTED, why)));
+        }
+        let entry = self.entry(exchange, &access);
+        let request = exchange.request();
+        // Which of two counts, others may see differently.
+        for (name, why) in [
+            (Name::Authorization, "there are several fields `Authorization`: send one"),
+            (Name::Origin, "there are several fields `Origin`: send one"),
+        ] {
+            if request.fields().filter(|(id, _, _)| *id == name).count() > 1 {
+                return exchange.refuse(Status::BAD_REQUEST, why).await;
+            }
+        }
+        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
+        let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
+        // Through TLS such a page gets no connection: the certificate is not for its name.
+        let is_clear = self.is_network && request.tls().is_none();
+        if is_clear && has_none && !is_plain_host(request.authority()) {
+            let why = "ask by the address of this server, not by a name, or with a token";
+            return exchange.refuse(MISDIRECTED, why).await;
+        }
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
+        if is_read && request.body() != BodySize::None {
+            return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
+        }
+        if let (true, Some(part)) = (is_read, PagePart::at(request.path())) {
+            return part.send(exchange).await;
+        }
+        let caller = match entry {
+            ControlEntry::Admitted(caller) => caller,
+            ControlEntry::Refused { caller, response, is_recorded } => {
+                let asked = asked(&request, caller);
+                return match is_recorded {
+                    true => self.refuse(exchange, &asked, response).await,
+                    false => reply(exchange, response).await,
+                };
+            }
+        };
+        if is_read && request.path() == b"/v1/events" {
+            let info = &self.operated.api.info;
+            let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
+            let has_token = caller.role > ControlRole::Open;
+            let address = match request.peer() {
+                Peer::Tcp(address) => address.ip().to_string(),
+                _ => String::new(),
+            };
+            let client = if has_token { &caller.name } else { &address };
+            return self.followers.follow(exchange, &info.counted.events, (client, has_token), is_over).await;
+        }
+        if request.path().starts_with(b"/v1/") {
+            return self.api(exchange, caller).await;
+        }
+        if !is_read {
+            let mut fields = Fields::new();
+            fields.push(Name::Allow, b"GET, HEAD");
+            return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
+        }
+        match request.path() {
+            b"/metrics" => self.metrics(exchange).await,
+            _ => {
+                exchange
+                    .refuse(
+                        Status::NOT_FOUND,
+                        "there are / and /metrics, and below /v1/ the API: /v1/openapi.json lists it",
+                    )
+                    .await
+            }
+        }
+    }
+
+    fn log(&self, _: &RequestRecord<'_>) {}
+}
+
+/// How many requests of the API are being answered, each by a thread.
+#[derive(Clone, Default)]
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn begin(&self) -> Option<UnderWayPlace> {
+        let place = UnderWayPlace(self.0.clone());
+        (self.0.fetch_add(1, Ordering::Relaxed) < UNDER_WAY_MAX).then_some(place)
+    }
+}
+
+struct UnderWayPlace(Arc<AtomicUsize>);
+
+impl Drop for UnderWayPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs what may take long, such as a reload, on a thread of its own.
+async fn on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiResponse {
+    let shared: Arc<Mutex<(Option<ApiResponse>, Option<Waker>)>> = Arc::default();
+    let theirs = shared.clone();
+    let started = std::thread::Builder::new().name("control-api".into()).spawn(move || {
+        let response = catch_unwind(AssertUnwindSafe(work));
+        let failed = |_| ApiResponse::error(500, "this failed: the error log says how");
+        let mut shared = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.0 = Some(response.unwrap_or_else(failed));
+        shared.1.take().into_iter().for_each(Waker::wake);
+    });
+    if let Err(error) = started {
+        return ApiResponse::error(503, format!("there can be no thread: {error}"));
+    }
+    poll_fn(|context| {
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.0.take() {
+            Some(response) => Poll::Ready(response),
+            None => {
+                shared.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Whether a request names an IP address or `localhost`.
+fn is_plain_host(authority: &[u8]) -> bool {
+    let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
+    let text = std::str::from_utf8(host).unwrap_or_default();
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    inner.eq_ignore_ascii_case("localhost") || inner.parse::<std::net::IpAddr>().is_ok()
+}
+
+impl Operated {
+    /// What there is to measure.
+    pub fn families(&self) -> Vec<Family> {
+        families::families(&self.metrics, &self.gauges())
+    }
+
+    fn gauges(&self) -> Gauges {
+        let info = &self.api.info;
+        let usage = Usage::of(std::process::id());
+        let snapshots = info.hosting.snapshots();
+        let queue = |(name, app): &(String, apps::AppSnapshot)| AppQueue {
+            app: name.clone(),
+            waiting: app.waiting,
+            active: app.claimed,
+        };
+        let app_queues = snapshots.iter().map(queue).collect();
+        let workers = snapshots.iter().flat_map(|(name, app)| {
+            let worker = move |process: &apps::ProcessInfo| WorkerMetrics {
+                app: name.clone(),
+                worker: process.worker,
+                state: process.state.to_string(),
+                pss_bytes: process.usage.map_or(0, |usage| usage.pss_bytes),
+                cpu_ms: process.usage.map_or(0, |usage| usage.cpu_ms),
+                requests: process.requests,
+            };
+            app.processes.iter().map(worker)
+        });
+        let certificates = socket::all_certificates(info);
+        let expiry = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["not_after"].as_i64()?));
+        Gauges {
+            cores: self.counters.clone(),
+            uptime_s: info.since.elapsed().as_secs_f64(),
+            cpu_s: usage.map_or(0.0, |usage| usage.cpu_ms as f64 / 1e3),
+            resident_bytes: usage.map_or(0, |usage| usage.rss_bytes),
+            held_bytes: info.memory.held_bytes(),
+            budget_bytes: info.memory.bytes_max(),
+            refused: info.memory.refused(),
+            workers: workers.collect(),
+            app_queues,
+            limits: (info.limits)(),
+            queues: (info.queues)(),
+            rules: (info.rules)(),
+            exits: info.hosting.exits(),
+            upstreams: (info.upstreams)(),
+            certificates: certificates.iter().filter_map(expiry).collect(),
+        }
+    }
+}

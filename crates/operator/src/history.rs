@@ -1,0 +1,236 @@
+//! The last hour of a server, so that a dashboard that is opened has charts at once.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use apps::Usage;
+use net::DurationCounts;
+use net::durations::DURATION_CLASSES;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::overview::{bounds_ms, percentile};
+use crate::socket::ServerInfo;
+use telemetry::metrics::{Metrics, STATUS_MIN};
+
+/// The time between two points.
+const STEP: Duration = Duration::from_secs(5);
+/// Points that are kept: an hour.
+const POINTS_MAX: usize = 720;
+/// Steps between two readings of memory: the kernel walks the page tables of each process for it.
+const MEMORY_STEPS: usize = 12;
+
+/// The points of the last hour, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    points: Arc<Mutex<HistoryPoints>>,
+    has_begun: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct HistoryPoints {
+    points: VecDeque<HistoryPoint>,
+    last_unix_ms: u64,
+}
+
+/// What happened in one step, and how the server stood at its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct HistoryPoint {
+    requests_per_s: f64,
+    errors_per_s: f64,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    waiting: u64,
+    connections: u64,
+    /// Cores that the server used.
+    cpu: f64,
+    /// Of the server and its applications; 0 where it cannot be read.
+    memory_bytes: u64,
+    held_bytes: u64,
+}
+
+/// Counts since the start, of which points are the differences.
+#[derive(Clone, Debug)]
+struct HistoryCounts {
+    at: Instant,
+    cpu: Duration,
+    requests: u64,
+    errors: u64,
+    durations: [u64; DURATION_CLASSES],
+}
+
+impl History {
+    /// Starts the thread that adds a point at each step; the second time it does nothing.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub(crate) fn begin(&self, info: &Arc<ServerInfo>) -> io::Result<()> {
+        if self.has_begun.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (points, info) = (self.points.clone(), info.clone());
+        // The thread ends with the process.
+        std::thread::Builder::new().name("history".into()).spawn(move || {
+            let mut before = HistoryCounts::now(&info.counted.metrics);
+            let mut memory_bytes = memory(&info);
+            for step in 1.. {
+                std::thread::sleep(STEP);
+                let now = HistoryCounts::now(&info.counted.metrics);
+                if step % MEMORY_STEPS == 0 {
+                    memory_bytes = memory(&info);
+                }
+                let groups = (info.upstreams)();
+                let point = HistoryPoint {
+                    waiting: (info.hosting.waiting()
+                        + groups.iter().map(|group| group.waiting()).sum::<usize>())
+                        as u64,
+                    connections: info.counted.cores.iter().map(|core| core.connections_open.value()).sum(),
+                    memory_bytes,
+                    held_bytes: info.memory.held_bytes(),
+                    ..now.since(&before)
+                };
+                lock(&points).add(point, unix_ms());
+                before = now;
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The points as arrays, one for each figure.
+    pub(crate) fn document(&self) -> Value {
+        let points = lock(&self.points);
+        let column = |of: fn(&HistoryPoint) -> Value| points.points.iter().map(of).collect::<Vec<_>>();
+        json!({
+            "step_s": STEP.as_secs(),
+            "last_unix_ms": points.last_unix_ms,
+            "requests": column(|point| rounded(point.requests_per_s)),
+            "errors": column(|point| rounded(point.errors_per_s)),
+            "p50_ms": column(|point| point.p50_ms.map_or(Value::Null, rounded)),
+            "p99_ms": column(|point| point.p99_ms.map_or(Value::Null, rounded)),
+            "waiting": column(|point| point.waiting.into()),
+            "connections": column(|point| point.connections.into()),
+            "cpu": column(|point| rounded(point.cpu)),
+            "memory_bytes": column(|point| if point.memory_bytes == 0 { Value::Null } else { point.memory_bytes.into() }),
+            "held_bytes": column(|point| point.held_bytes.into()),
+        })
+    }
+}
+
+impl HistoryPoints {
+    fn add(&mut self, point: HistoryPoint, unix_ms: u64) {
+        if self.points.len() == POINTS_MAX {
+            self.points.pop_front();
+        }
+        self.points.push_back(point);
+        self.last_unix_ms = unix_ms;
+    }
+}
+
+impl HistoryCounts {
+    fn now(metrics: &Metrics) -> HistoryCounts {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let mut counts = HistoryCounts {
+            at: Instant::now(),
+            cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
+            requests: 0,
+            errors: 0,
+            durations: [0; DURATION_CLASSES],
+        };
+        metrics.each(|_, cores| {
+            for core in cores {
+                for (status, count) in (STATUS_MIN..).zip(&core.statuses) {
+                    counts.requests += count.value();
+                    counts.errors += if status / 100 == 5 { count.value() } else { 0 };
+                }
+            }
+            let classes = DurationCounts::of(cores.iter().map(|core| &core.duration)).classic();
+            counts.durations.iter_mut().zip(classes).for_each(|(sum, count)| *sum += count);
+        });
+        counts
+    }
+
+    /// What happened since then. Counts of routes that a reload has removed are missing now: they count as nothing.
+    fn since(&self, before: &HistoryCounts) -> HistoryPoint {
+        let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let classes: [u64; DURATION_CLASSES] =
+            std::array::from_fn(|at| self.durations[at].saturating_sub(before.durations[at]));
+        let bounds = bounds_ms();
+        HistoryPoint {
+            requests_per_s: self.requests.saturating_sub(before.requests) as f64 / seconds,
+            errors_per_s: self.errors.saturating_sub(before.errors) as f64 / seconds,
+            p50_ms: percentile(&bounds, &classes, 0.5),
+            p99_ms: percentile(&bounds, &classes, 0.99),
+            cpu: self.cpu.saturating_sub(before.cpu).as_secs_f64() / seconds,
+            ..HistoryPoint::default()
+        }
+    }
+}
+
+/// The memory of the server and its applications, what they share counted once (PSS).
+fn memory(info: &ServerInfo) -> u64 {
+    let apps = info.hosting.snapshots();
+    let workers = apps.iter().flat_map(|(_, app)| &app.processes).filter_map(|process| process.usage);
+    workers.chain(Usage::of(std::process::id())).map(|usage| usage.pss_bytes).sum()
+}
+
+fn rounded(value: f64) -> Value {
+    json!((value * 1e3).round() / 1e3)
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn lock(points: &Mutex<HistoryPoints>) -> MutexGuard<'_, HistoryPoints> {
+    points.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_is_kept_and_no_more() {
+        let history = History::default();
+        for at in 0..POINTS_MAX as u64 + 5 {
+            let point = HistoryPoint { waiting: at, ..HistoryPoint::default() };
+            lock(&history.points).add(point, at * 5_000);
+        }
+        let document = history.document();
+        let waiting = document["waiting"].as_array().unwrap();
+        assert_eq!((waiting.len(), &waiting[0]), (POINTS_MAX, &json!(5)));
+        assert_eq!(document["last_unix_ms"], (POINTS_MAX as u64 + 4) * 5_000);
+        let lengths =
+            document.as_object().unwrap().values().filter_map(|value| value.as_array()).map(Vec::len);
+        assert!(lengths.eq([POINTS_MAX; 9]), "{document}");
+        assert!(document.to_string().len() < 64 << 10);
+    }
+
+    #[test]
+    fn points_are_differences() {
+        let at = Instant::now();
+        let before = HistoryCounts {
+            at,
+            cpu: Duration::ZERO,
+            requests: 10,
+            errors: 9,
+            durations: [0; DURATION_CLASSES],
+        };
+        let mut now = HistoryCounts {
+            at: at + STEP,
+            cpu: Duration::from_millis(2_500),
+            requests: 60,
+            // A route with errors was removed.
+            errors: 4,
+            ..before.clone()
+        };
+        now.durations[2] = 50;
+        let point = now.since(&before);
+        assert_eq!((point.requests_per_s, point.errors_per_s, point.cpu), (10.0, 0.0, 0.5));
+        assert_eq!(point.p50_ms, Some(0.75));
+    }
+}

@@ -1,0 +1,227 @@
+//! Opens the control listener, changes its address by a reload, and closes it.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::{Control, Listen};
+use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
+
+use crate::access::ControlAccess;
+use crate::endpoint::{self, Operated};
+use engine::options;
+use logging::notice::ErrorLog;
+use process::control_file;
+use process::link::SupervisorLink;
+use rights::privilege::Identity;
+
+/// How long a server that replaces another one tries to listen where that one still does.
+const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What is listened on for an address.
+fn listens(address: &Listen, is_tls: bool) -> Vec<net::Listen> {
+    let listen = |bind: net::Bind| net::Listen { tls: is_tls, ..bind.into() };
+    options::binds(address).into_iter().map(listen).collect()
+}
+
+/// The control listener, open or not. Clones are the same.
+#[derive(Clone)]
+pub struct ControlListener {
+    operated: Operated,
+    link: Option<SupervisorLink>,
+    notices: ErrorLog,
+    /// How connections speak TLS.
+    tls: TlsAcceptor,
+    state: Arc<Mutex<ListenerState>>,
+}
+
+#[derive(Default)]
+struct ListenerState {
+    /// What the configuration in force asks for, and whether connections speak TLS.
+    wanted: Option<(Listen, bool)>,
+    open: Option<OpenListener>,
+    is_closed: bool,
+}
+
+struct OpenListener {
+    stop: net::Stop,
+    listeners: Listeners,
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl OpenListener {
+    /// Takes no more connections; requests under way get their answers.
+    fn close(self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+        self.stop.drain();
+    }
+}
+
+/// What a new configuration changes.
+pub enum ControlChange {
+    /// Nothing but permissions.
+    Same(Control),
+    /// Whether connections to the same address speak TLS.
+    Security(Listen, bool, NewListeners),
+    /// The address: there are its sockets, if it has one.
+    Address(Option<(Listen, bool)>, Vec<Listener>),
+}
+
+impl ControlListener {
+    /// Not open yet.
+    pub fn new(operated: Operated, link: Option<SupervisorLink>, notices: ErrorLog) -> ControlListener {
+        let tls = TlsAcceptor::new(CertificateStore::new());
+        ControlListener { operated, link, notices, tls, state: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens it where a configuration says so. A server that replaces another one listens as soon as that one does no more.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn open(&self, control: &Control, access: &ControlAccess, replaces: bool) -> io::Result<()> {
+        access.secure(&self.tls)?;
+        let Some(address) = &control.listen else { return Ok(()) };
+        self.state().wanted = Some((address.clone(), control.tls.is_some()));
+        match self.bind(address, control) {
+            Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
+                let (later, address, control) = (self.clone(), address.clone(), control.clone());
+                let thread = std::thread::Builder::new().name("operate".into());
+                thread.spawn(move || later.open_later(&address, &control, error)).map(drop)
+            }
+            bound => self.start(bound?),
+        }
+    }
+
+    /// Tries to open it until the predecessor listens no more.
+    fn open_later(&self, address: &Listen, control: &Control, error: io::Error) {
+        let until = Instant::now() + PREDECESSOR_MAX;
+        let is_wanted = || {
+            let state = self.state();
+            let wanted = (address.clone(), control.tls.is_some());
+            !state.is_closed && state.open.is_none() && state.wanted == Some(wanted)
+        };
+        let mut started = Err(error);
+        while started.is_err() && Instant::now() < until && is_wanted() {
+            std::thread::sleep(PAUSE);
+            started = self.bind(address, control).and_then(|listeners| self.start(listeners));
+        }
+        if let (Err(error), true) = (started, is_wanted()) {
+            self.notices.error(&error.to_string());
+        }
+    }
+
+    fn bind(&self, address: &Listen, control: &Control) -> io::Result<Vec<Listener>> {
+        let explained = |error: io::Error| {
+            let mut text = format!("`control.listen` = \"{address}\": {error}");
+            if let (Listen::Unix(path), io::ErrorKind::PermissionDenied) = (address, error.kind()) {
+                let folder = Path::new(path).parent().unwrap_or(Path::new("/")).display();
+                let user = Identity::of_process().name;
+                text.push_str(&format!(
+                    ": the server makes this socket as the user {user}, who may not write in {folder}: name a folder of that user, \
+                     as `install -d -o {user} /run/komainu-control` makes one"
+                ));
+            }
+            io::Error::new(error.kind(), text)
+        };
+        let bound = listens(address, control.tls.is_some());
+        let bound = bound.into_iter().map(|listen| Listener::bind(listen, 1)).collect::<io::Result<_>>();
+        let listeners = bound.map_err(explained)?;
+        self.set_file(address, control)?;
+        Ok(listeners)
+    }
+
+    fn set_file(&self, address: &Listen, control: &Control) -> io::Result<()> {
+        match address {
+            Listen::Unix(path) => control_file::apply(Path::new(path), control, self.link.as_ref()),
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&self, listeners: Vec<Listener>) -> io::Result<()> {
+        let is_leaving = Arc::new(AtomicBool::new(false));
+        let tls = self.tls.clone();
+        let (stop, listeners) = endpoint::start(listeners, tls, &self.operated, &is_leaving, &self.notices)?;
+        self.operated.api.history.begin(&self.operated.api.info)?;
+        let opened = OpenListener { stop, listeners, is_leaving };
+        let mut state = self.state();
+        if state.is_closed {
+            opened.close();
+        } else if let Some(before) = state.open.replace(opened) {
+            before.close();
+        }
+        Ok(())
+    }
+
+    /// What a new configuration changes; the sockets of another address are bound here, before anything else changes.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn prepare(&self, control: &Control) -> io::Result<ControlChange> {
+        let state = self.state();
+        let wanted = control.listen.clone().map(|address| (address, control.tls.is_some()));
+        if state.wanted == wanted {
+            return Ok(ControlChange::Same(control.clone()));
+        }
+        if let (Some((before, _)), Some((address, is_tls)), Some(open)) =
+            (&state.wanted, &wanted, &state.open)
+            && before == address
+        {
+            // All of them are open: none is to be bound.
+            let not_open = |_, _, _: &[net::Bind]| Err(io::Error::other("the control listener has changed"));
+            let same = open.listeners.prepare(listens(address, *is_tls), not_open)?;
+            return Ok(ControlChange::Security(address.clone(), *is_tls, same));
+        }
+        drop(state);
+        let bound = control.listen.as_ref().map(|address| self.bind(address, control)).transpose()?;
+        Ok(ControlChange::Address(wanted, bound.unwrap_or_default()))
+    }
+
+    /// Opens the new address, and then closes the old one, of which requests under way get their answers.
+    ///
+    /// # Errors
+    /// There can be no thread; the permissions cannot be changed.
+    pub fn change(&self, change: ControlChange, access: &ControlAccess) -> io::Result<()> {
+        access.secure(&self.tls)?;
+        match change {
+            ControlChange::Same(control) => {
+                control.listen.as_ref().map_or(Ok(()), |address| self.set_file(address, &control))
+            }
+            ControlChange::Security(address, is_tls, listeners) => {
+                let mut state = self.state();
+                state.wanted = Some((address, is_tls));
+                if let Some(open) = &state.open {
+                    open.listeners.replace(listeners);
+                }
+                Ok(())
+            }
+            ControlChange::Address(wanted, listeners) => {
+                self.state().wanted = wanted;
+                if !listeners.is_empty() {
+                    return self.start(listeners);
+                }
+                let before = self.state().open.take();
+                before.into_iter().for_each(OpenListener::close);
+                Ok(())
+            }
+        }
+    }
+
+    /// The addresses at which it is open.
+    pub fn urls(&self) -> Vec<net::ListenUrl> {
+        self.state().open.as_ref().map(|open| open.listeners.urls()).unwrap_or_default()
+    }
+
+    /// Listens no more: a server that replaces this one is to be seen at the address.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.open.take().into_iter().for_each(OpenListener::close);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a running server says of its work, for `/v1/status`, `komainu top` and the dashboard: routes, upstream servers,
+//! applications, connections. Its size is bounded by the configuration; counts are since the start, so that each reader
+//! takes the difference over an interval of its own.
+
+mod page;
+mod stream;
+
+pub(crate) use page::PagePart;
+pub(crate) use stream::Followers;
+
+use std::sync::Arc;
+
+use apps::{AppSnapshot, ProcessInfo, Usage};
+use http::path::without_secrets;
+use net::clock::Clock;
+use net::durations::DURATION_BOUNDS_US;
+use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
+use proxy::health::{ServerState, UpstreamOrder};
+use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
+use serde_json::{Map, Value, json};
+
+use telemetry::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
+
+/// Where durations are looked up, and what percentages of them.
+const PERCENTILES: [(&str, f64); 3] = [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)];
+
+/// The upper bounds of the classes of durations, in milliseconds; the last class has none.
+pub(crate) fn bounds_ms() -> Vec<f64> {
+    DURATION_BOUNDS_US.iter().map(|us| *us as f64 / 1e3).collect()
+}
+
+/// A histogram of all cores: its count, its classes and percentiles.
+fn durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
+    let sums = DurationCounts::of(histograms);
+    let (classes, total_us, count) = (sums.classic(), sums.total_us(), sums.count());
+    let shown = if count == 0 { Vec::new() } else { classes.to_vec() };
+    let mut document = json!({ "count": count, "total_ms": total_us as f64 / 1e3, "classes": shown });
+    for (name, share) in PERCENTILES {
+        document[name] = json!(percentile(&bounds_ms(), &classes, share));
+    }
+    document
+}
+
+/// The duration that this share of all does not exceed, by its place within its class; of the class without a bound its lower one.
+pub(crate) fn percentile(bounds_ms: &[f64], classes: &[u64], share: f64) -> Option<f64> {
+    let count: u64 = classes.iter().sum();
+    if count == 0 {
+        return None;
+    }
+    let mut left = share * count as f64;
+    let mut lower = 0.0;
+    for (class, upper) in classes.iter().zip(bounds_ms) {
+        let within = *class as f64;
+        if left <= within {
+            return Some(lower + (upper - lower) * left / within.max(1.0));
+        }
+        (left, lower) = (left - within, *upper);
+    }
+    Some(lower)
+}
+
+/// What each route has answered. Routes without a request are left out where there are none of their kind.
+pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
+    let mut routes = Vec::new();
+    metrics.each(|labels, cores| {
+        let sum = |of: &dyn Fn(&RouteCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        let estimated = |of: &dyn Fn(&RouteCounters) -> &CpuEstimate| {
+            json!({ "us": sum(&|core| of(core).us.value()), "requests": sum(&|core| of(core).requests.value()) })
+        };
+        let mut classes = Map::new();
+        let mut requests = 0;
+        for at in 0..STATUSES {
+            let count = sum(&|core| core.statuses[at].value());
+            if count > 0 {
+                requests += count;
+                let class = format!("{}xx", (usize::from(STATUS_MIN) + at) / 100);
+                let before = classes.get(&class).and_then(Value::as_u64).unwrap_or_default();
+                classes.insert(class, json!(before + count));
+            }
+        }
+        let outcomes = CacheOutcome::ALL.into_iter().map(|outcome| {
+            (outcome.text().to_owned(), json!(sum(&|core| core.cache[outcome as usize].value())))
+        });
+        let outcomes: Map<String, Value> = outcomes.filter(|(_, count)| count.as_u64() != Some(0)).collect();
+        routes.push(json!({
+            "site": labels.site,
+            "route": labels.route,
+            "handler": labels.handler,
+            "requests": requests,
+            "statuses": classes,
+            "request_bytes": sum(&|core| core.request_bytes.value()),
+            "response_bytes": sum(&|core| core.response_bytes.value()),
+            "duration": durations(cores.iter().map(|core| &core.duration)),
+            "first_byte": durations(cores.iter().map(|core| &core.first_byte)),
+            "queue": durations(cores.iter().map(|core| &core.queue)),
+            "cpu": estimated(&|core| &core.server_cpu),
+            "worker_cpu": estimated(&|core| &core.worker_cpu),
+            "cache": outcomes,
+        }));
+    });
+    // What no route answers says something only once there is some of it.
+    routes.retain(|route| route["handler"] != "" || route["requests"] != 0);
+    routes
+}
+
+/// The groups of upstream servers, each with its queue and its servers.
+pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
+    let now_ms = Clock::new().now_ms();
+    let group = |(name, group): &(String, Arc<GroupShared>)| {
+        let servers = (0..group.count()).map(|at| upstream(group, at, now_ms));
+        json!({ "name": name, "waiting": group.waiting(), "servers": servers.collect::<Vec<_>>() })
+    };
+    groups.iter().map(group).collect()
+}
+
+fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
+    let cores = group.counters(server);
+    let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+    // Those that are over first: else one that ends meanwhile would count as less than none.
+    let ended = sum(&|core| core.ended.value());
+    let begun = sum(&|core| core.requests.value());
+    let classes = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate();
+    let classes = classes.map(|(at, name)| (name.to_owned(), sum(&|core| core.statuses[at].value())));
+    let reasons = FAILURE_REASONS.into_iter().enumerate();
+    let reasons = reasons.map(|(at, name)| (name.to_owned(), sum(&|core| core.failures[at].value())));
+    let some = |counts: &mut dyn Iterator<Item = (String, u64)>| {
+        counts
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| (name, json!(count)))
+            .collect::<Map<_, _>>()
+    };
+    let (state, back_in_ms) = match (group.order(server), group.standing(server, now_ms)) {
+        // Planned, and no failure.
+        (UpstreamOrder::Drain, _) => ("drain", None),
+        (_, ServerState::Up) => ("up", None),
+        (_, ServerState::Probe) => ("probe", None),
+        (_, ServerState::Ejected(until_ms)) => ("ejected", Some(until_ms.saturating_sub(now_ms))),
+        (_, ServerState::Down) => ("down", None),
+    };
+    json!({
+        "url": group.shown(server),
+        "state": state,
+        "order": group.order(server).text(),
+        "back_in_ms": back_in_ms,
+        "requests": begun,
+        "active": begun.saturating_sub(ended),
+        "statuses": some(&mut { classes }),
+        "failures": some(&mut { reasons }),
+        "retries": sum(&|core| core.retries.value()),
+        "ejections": sum(&|core| core.ejections.value()),
+        "connect": durations(cores.iter().map(|core| &core.connect)),
+        "response": durations(cores.iter().map(|core| &core.head)),
+    })
+}
+
+/// Connections of clients, and what came over them.
+pub(crate) fn connections(cores: &[Arc<Counters>]) -> Value {
+    let sum = |of: fn(&Counters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+    json!({
+        "open": sum(|core| core.connections_open.value()),
+        "accepted": sum(|core| core.connections.value()),
+        "requests": sum(|core| core.requests.value()),
+        "invalid": sum(|core| core.rejected.value()),
+        "panics": sum(|core| core.panics.value()),
+        "tls_full": sum(|core| core.tls_full.value()),
+        "tls_resumed": sum(|core| core.tls_resumed.value()),
+        "tls_failed": sum(|core| core.tls_failed.value()),
+    })
+}
+
+/// An application: its processes, what they work on, and its queue.
+pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
+    json!({
+        "name": name,
+        "processes": app.processes.iter().map(process).collect::<Vec<_>>(),
+        "queue": { "waiting": app.waiting, "claimed": app.claimed, "waiting_max": app.waiting_max },
+    })
+}
+
+/// A process of an application, and what it works on.
+pub(crate) fn process(process: &ProcessInfo) -> Value {
+    let current = process.current.iter().map(
+        |request| json!({ "method": request.method, "target": without_secrets(request.target.as_bytes()), "age_ms": request.age_ms }),
+    );
+    json!({
+        "pid": process.pid,
+        "worker": process.worker,
+        "state": process.state,
+        "generation": process.generation,
+        "requests": process.requests,
+        "age_ms": process.age_ms,
+        "current": current.collect::<Vec<_>>(),
+        "usage": process.usage.map(usage),
+    })
+}
+
+/// CPU time and memory of a process.
+pub(crate) fn usage(usage: Usage) -> Value {
+    json!({
+        "cpu_ms": usage.cpu_ms,
+        "rss_bytes": usage.rss_bytes,
+        "pss_bytes": usage.pss_bytes,
+        "private_dirty_bytes": usage.private_dirty_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_by_the_place_within_a_class() {
+        let bounds = [1.0, 2.0, 4.0];
+        assert_eq!(percentile(&bounds, &[0; 4], 0.5), None);
+        assert_eq!(percentile(&bounds, &[10, 0, 0, 0], 0.5), Some(0.5));
+        assert_eq!(percentile(&bounds, &[50, 25, 25, 0], 0.5), Some(1.0));
+        assert_eq!(percentile(&bounds, &[50, 0, 50, 0], 0.75), Some(3.0));
+        // Nobody knows how long those took.
+        assert_eq!(percentile(&bounds, &[0, 0, 0, 7], 0.99), Some(4.0));
+    }
+}

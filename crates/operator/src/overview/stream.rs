@@ -1,0 +1,168 @@
+//! `GET /v1/events`: the lines of the error log as they come, as server-sent events.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::{Fields, Length, Name, Status};
+use net::{Exchange, Fault};
+
+use logging::events::{EVENTS_MAX, EventRing};
+
+/// Clients that follow at the same time.
+const FOLLOWERS_MAX: usize = 16;
+/// How often it is looked for new lines.
+const LOOK_MS: u64 = 250;
+/// How often a client is sent something, so that one that has left is noticed.
+const ALIVE_MS: u64 = 15_000;
+/// Lines that one who begins to follow is sent at once.
+const FIRST_MAX: usize = 50;
+
+/// How long a client without a token follows: then it is to ask again, as a browser does by itself. Whether a client reads cannot be seen while its
+/// kernel takes what is sent.
+const OPEN_MS_MAX: u64 = 300_000;
+
+/// Those who follow, the one who began first in front. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followers(Arc<Mutex<Vec<Following>>>);
+
+#[derive(Debug)]
+struct Following {
+    has_token: bool,
+    /// Whose it is: the name of a token or certificate, or an address.
+    client: String,
+    /// Its place was given to a client with a token.
+    is_displaced: Arc<AtomicBool>,
+}
+
+struct Follower {
+    all: Followers,
+    is_displaced: Arc<AtomicBool>,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.all.lock().retain(|one| !Arc::ptr_eq(&one.is_displaced, &self.is_displaced));
+    }
+}
+
+impl Followers {
+    fn lock(&self) -> MutexGuard<'_, Vec<Following>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more. If there is none, one with a token gets that of one without; else it is the oldest of the client that has most
+    /// of them, if that has two more than this one.
+    fn begin(&self, client: &str, has_token: bool) -> Option<Follower> {
+        let mut all = self.lock();
+        if all.len() >= FOLLOWERS_MAX {
+            let open = all.iter().position(|one| has_token && !one.has_token);
+            let at = open.or_else(|| {
+                let count = |client: &str| all.iter().filter(|one| one.client == client).count();
+                let (at, most) = (0..all.len())
+                    .map(|at| (at, count(&all[at].client)))
+                    .rev()
+                    .max_by_key(|(_, count)| *count)?;
+                let may = has_token || !all[at].has_token;
+                (may && most >= count(client) + 2).then_some(at)
+            })?;
+            all.remove(at).is_displaced.store(true, Ordering::Relaxed);
+        }
+        let is_displaced = Arc::new(AtomicBool::new(false));
+        all.push(Following { has_token, client: client.to_owned(), is_displaced: is_displaced.clone() });
+        Some(Follower { all: self.clone(), is_displaced })
+    }
+
+    /// Sends the last lines, or those after `Last-Event-ID`, and each new one, until the client leaves or `is_over`. Who reads slowly
+    /// misses lines, and holds none of them here. One without a token is ended after [`OPEN_MS_MAX`], or when another client needs its place.
+    pub(crate) async fn follow(
+        &self,
+        exchange: &mut Exchange<'_>,
+        ring: &EventRing,
+        (client, has_token): (&str, bool),
+        is_over: impl Fn() -> bool,
+    ) -> Result<(), Fault> {
+        let Some(follower) = self.begin(client, has_token) else {
+            let why = "16 clients follow the events already: close one, or try again";
+            return exchange.refuse(Status::SERVICE_UNAVAILABLE, why).await;
+        };
+        let last_seen =
+            exchange.request().fields().find(|(_, name, _)| name.eq_ignore_ascii_case(b"last-event-id"));
+        let last_seen =
+            last_seen.and_then(|(_, _, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
+        // A number that is still to come is one of an earlier process.
+        let resumed = last_seen.filter(|number| *number <= ring.last());
+        let (mut seen, mut count_max) =
+            (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { FIRST_MAX });
+        let mut fields = Fields::new();
+        fields.push(Name::ContentType, b"text/event-stream");
+        fields.push(Name::CacheControl, b"no-store");
+        exchange.begin(Status::OK, &fields, Length::Unknown);
+        if !exchange.content_wanted() {
+            return Ok(());
+        }
+        // The client sees at once that it is answered.
+        exchange.write(b": lines of the error log\n\n").await?;
+        let core = exchange.core().clone();
+        let until_ms = if has_token { u64::MAX } else { core.now_ms().saturating_add(OPEN_MS_MAX) };
+        let mut silent_ms = 0;
+        loop {
+            let mut text = String::new();
+            for event in ring.after(seen, count_max) {
+                seen = event.number;
+                text.push_str(&format!("id: {seen}\ndata: {}\n\n", event.json()));
+            }
+            count_max = EVENTS_MAX;
+            if text.is_empty() && silent_ms >= ALIVE_MS {
+                text.push_str(":\n\n");
+            }
+            match text.is_empty() {
+                true => silent_ms += LOOK_MS,
+                false => {
+                    silent_ms = 0;
+                    exchange.write(text.as_bytes()).await?;
+                }
+            }
+            exchange.flush().await?;
+            if is_over() || core.now_ms() >= until_ms || follower.is_displaced.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            core.sleep(LOOK_MS).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_displaces_one_without_and_only_such_a_one() {
+        let followers = Followers::default();
+        let begin = |at: usize, has_token| followers.begin(&format!("client {at}"), has_token);
+        let mut open: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(at, false)).collect();
+        assert!(open.len() == FOLLOWERS_MAX && begin(99, false).is_none());
+        let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(100 + at, true)).collect();
+        assert!(holders.len() == FOLLOWERS_MAX && begin(999, true).is_none());
+        assert!(open.iter().all(|one| one.is_displaced.load(Ordering::Relaxed)));
+        // The end of a displaced one gives no place back.
+        open.clear();
+        assert!(begin(99, false).is_none() && begin(999, true).is_none());
+        drop(holders);
+        assert!(followers.lock().is_empty() && begin(99, false).is_some());
+    }
+
+    #[test]
+    fn who_holds_most_places_gives_one_to_another() {
+        let followers = Followers::default();
+        let greedy: Vec<Follower> =
+            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("greedy", true)).collect();
+        assert!(greedy.len() == FOLLOWERS_MAX && followers.begin("greedy", true).is_none());
+        assert!(followers.begin("open", false).is_none(), "one without a token displaces none with one");
+        let other: Vec<Follower> =
+            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("other", true)).collect();
+        assert_eq!(other.len(), FOLLOWERS_MAX / 2);
+        assert!(greedy[0].is_displaced.load(Ordering::Relaxed), "the oldest goes first");
+        let left = greedy.iter().filter(|one| !one.is_displaced.load(Ordering::Relaxed)).count();
+        assert_eq!(left, FOLLOWERS_MAX / 2);
+    }
+}

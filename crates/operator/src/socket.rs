@@ -1,0 +1,595 @@
+//! The control socket, by which `komainu status`, `reload`, `upgrade` and `cache` reach a running server.
+//!
+//! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
+//! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
+//! each client has a thread of its own, so that a slow one delays nobody.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::Mode;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::getuid;
+use serde_json::{Value, json};
+
+use ::control::CertificateStatus;
+use apps::Usage;
+use net::Counters;
+use proxy::GroupShared;
+
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
+use crate::overview;
+use crate::peer::{self, PeerRefusal};
+use certificates::managed::RunningCertificates;
+use certificates::tls::FromFile;
+use engine::generations::Generations;
+use hosting::workers::{Hosting, Loading};
+use logging::events::{EventRing, LogEvent};
+use logging::notice::ErrorLog;
+use process::link::SupervisorLink;
+use rights::process_status::ProcessStatus;
+use telemetry::families::{LimitMetrics, QueueMetrics};
+use telemetry::metrics::Metrics;
+use telemetry::rule_counters::RuleCount;
+
+/// For a client to send its line, and again for it to take the document.
+pub const CLIENT_MAX: Duration = Duration::from_secs(2);
+/// Clients served at the same time.
+const CLIENTS_MAX: usize = 64;
+/// The pause after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+const LINE_BYTES_MAX: usize = 4096;
+/// The same for a request of the API, which may bring a whole configuration.
+const API_LINE_BYTES_MAX: usize = 4 << 20;
+/// How often a server that works on a command gives one.
+const LIFE_SIGN: Duration = Duration::from_secs(1);
+/// Lines of the error log in a status.
+const EVENTS_SHOWN: usize = 50;
+
+/// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
+/// else `komainu` in `XDG_RUNTIME_DIR` or `/run/user/UID`, or `komainu-UID` in the folder for temporary files.
+pub fn folder() -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    // systemd gives several as one list, the first of them is ours as well.
+    if let Some(folders) = variable("RUNTIME_DIRECTORY")
+        && let Some(first) = std::env::split_paths(&folders).next()
+    {
+        return first;
+    }
+    let uid = getuid();
+    if uid.is_root() {
+        return "/run/komainu".into();
+    }
+    let of_session = Path::new("/run/user").join(uid.to_string());
+    let is_own = |folder: &PathBuf| {
+        fs::symlink_metadata(folder)
+            .is_ok_and(|found| found.is_dir() && found.uid() == uid.as_raw() && found.mode() & 0o077 == 0)
+    };
+    match variable("XDG_RUNTIME_DIR").map(PathBuf::from).or(Some(of_session).filter(is_own)) {
+        Some(folder) => folder.join("komainu"),
+        None => temporary_folder(uid.as_raw()),
+    }
+}
+
+fn temporary_folder(uid: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("komainu-{uid}"))
+}
+
+/// Where servers of another user may have their sockets, as [`folder`] says for that user.
+pub fn folder_of_user(uid: u32) -> Vec<PathBuf> {
+    let of_session = Path::new("/run/user").join(uid.to_string()).join("komainu");
+    vec![of_session, temporary_folder(uid), Path::new("/tmp").join(format!("komainu-{uid}"))]
+}
+
+/// The folder, made where it is missing. One that others can write to is not used: they could pose as a server.
+fn own_folder() -> io::Result<PathBuf> {
+    let folder = folder();
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display()));
+    let made = net::trusted_path::make_folder(&folder, Mode::RWXU);
+    let found = match fs::symlink_metadata(&folder) {
+        Ok(found) => found,
+        Err(error) => return Err(named(made.err().unwrap_or(error))),
+    };
+    let owner = found.uid();
+    let fault = if !found.is_dir() {
+        "is no folder".to_owned()
+    } else if owner != getuid().as_raw() {
+        format!("belongs to user {owner}, who could pose as a server there")
+    } else if found.mode() & 0o022 != 0 {
+        "can be written to by others, who could pose as a server there: `chmod go-w` it".to_owned()
+    } else {
+        made.map_err(named)?;
+        return match net::trusted_path::TrustedPlace::of(&folder)?.is_certain() {
+            true => Ok(folder),
+            false => Err(io::Error::other(format!(
+                "{} is in a folder that others than root can change: name another one in RUNTIME_DIRECTORY",
+                folder.display()
+            ))),
+        };
+    };
+    Err(io::Error::other(format!(
+        "{} {fault}; have it removed, or name a folder of your own in RUNTIME_DIRECTORY, for the server and for the commands",
+        folder.display()
+    )))
+}
+
+/// What has become of a reload, before applications are loaded.
+pub struct Reloaded {
+    /// For people.
+    pub reported: Result<String, String>,
+    /// What clients will refuse of the certificates that are in use now, in words.
+    pub warnings: Vec<String>,
+    /// Applications are being loaded by the configuration as it is now.
+    pub is_in_force: bool,
+    /// The server did something else and has read nothing: it can be asked again.
+    pub is_later: bool,
+}
+
+/// What a server counts of its work.
+pub struct Counted {
+    /// Counts of all cores.
+    pub metrics: Metrics,
+    /// Of the cores that serve.
+    pub cores: Vec<Arc<Counters>>,
+    /// The last lines of the error log.
+    pub events: EventRing,
+}
+
+/// What a server says about itself.
+pub struct ServerInfo {
+    /// The applications that run.
+    pub hosting: Arc<Hosting>,
+    /// Stops the server.
+    pub stop: net::Stop,
+    /// The open listening sockets.
+    pub listeners: net::Listeners,
+    /// Time of the start.
+    pub since: Instant,
+    /// Counts of limits, queues and rules.
+    pub counted: Counted,
+    /// The memory budget of connections.
+    pub memory: net::MemoryBudget,
+    /// What the serving threads are restricted by, for people.
+    pub sandbox: String,
+    /// The process id of the supervisor, and the link to it, where there is one.
+    pub supervisor: Option<(u32, SupervisorLink)>,
+    /// The certificates that it obtains by itself, where it does.
+    pub certificates: Arc<OnceLock<RunningCertificates>>,
+    /// Does what a line says after `cache `: the document for who sent it.
+    pub cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    /// What the limits on how often clients ask have done.
+    pub limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    /// What the queues of routes hold.
+    pub queues: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
+    /// What rules that few routes have did.
+    pub rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
+    /// The groups of upstream servers.
+    pub upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
+    /// The same, each with its name.
+    pub groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
+    /// Opens the logs again.
+    pub reopen: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// Those in files.
+    pub file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    /// The generations of the configuration.
+    pub generations: Arc<Generations>,
+    /// The text of the configuration that is in force, where it comes from a file.
+    pub text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    /// Changes it, and waits until that is done.
+    pub edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
+    /// Reads the configuration again, and waits until that is done.
+    pub reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
+    /// Starts the program again, and waits until that has taken over or has failed.
+    pub upgrade: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+}
+
+impl ServerInfo {
+    /// Why the process that has connected to a Unix socket may not control the server; `None` if it may.
+    pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<PeerRefusal> {
+        let supervisor = self.supervisor.as_ref().map(|(pid, _)| *pid);
+        peer::refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
+    }
+}
+
+/// A server's socket. Its file is removed when it is dropped.
+pub struct Socket {
+    /// The listening control socket.
+    pub listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds the socket of this process, and removes those that killed servers of this user have left behind.
+    ///
+    /// # Errors
+    /// Where there can be no socket.
+    pub fn bind() -> io::Result<Socket> {
+        let folder = own_folder()?;
+        // Servers that run are not disturbed; the one that this process replaces would take it for an application.
+        for (_, path) in sockets(&folder).into_iter().filter(|(pid, _)| ProcessStatus::of(*pid).is_none()) {
+            remove_if_stale(&path);
+        }
+        let path = folder.join(format!("{}.sock", std::process::id()));
+        // Of an earlier process with this id.
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(Socket { listener, path })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Somebody may have removed it before.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Answers a request of the API in a line, `{ "method", "path", … }`, of this user.
+pub type ApiLine = Arc<dyn Fn(&str, u32) -> Value + Send + Sync>;
+
+/// Answers clients of `listener`, on a thread of its own, until the process ends. Only root and `user` are answered.
+///
+/// # Errors
+/// Where there can be no thread.
+pub fn serve(
+    listener: UnixListener,
+    user: u32,
+    (info, api): (Arc<ServerInfo>, ApiLine),
+    clients: ControlClients,
+    notices: ErrorLog,
+) -> io::Result<()> {
+    let served = (info, api);
+    std::thread::Builder::new().name("control".into()).spawn(move || {
+        for client in listener.incoming() {
+            let Ok(client) = client else {
+                // Without descriptors every accept fails at once, whether there is a client or not.
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            if let Err(error) = admit(client, user, &served, &clients, &notices) {
+                notices.debug(&format!("control socket: {error}"));
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts a thread for a client.
+fn admit(
+    client: UnixStream,
+    user: u32,
+    (info, api): &(Arc<ServerInfo>, ApiLine),
+    clients: &ControlClients,
+    notices: &ErrorLog,
+) -> io::Result<()> {
+    client.set_write_timeout(Some(CLIENT_MAX))?;
+    let uid = socket_peercred(&client)?.uid.as_raw();
+    if uid != 0 && uid != user {
+        return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
+    }
+    if let Some(PeerRefusal { text, is_known }) = info.refusal(&client) {
+        let line = format!("control socket: {text}");
+        if is_known {
+            notices.warn(&line)
+        } else {
+            notices.debug(&line)
+        };
+        return send(client, &json!({ "error": text }));
+    }
+    let counted = clients.count();
+    if clients.0.load(Ordering::Relaxed) > CLIENTS_MAX {
+        let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
+        return send(client, &json!({ "error": error }));
+    }
+    let (info, api, notices) = (info.clone(), api.clone(), notices.clone());
+    std::thread::Builder::new().name("control-client".into()).spawn(move || {
+        let _counted = counted;
+        if let Err(error) = answer(client, uid, info, &api) {
+            notices.debug(&format!("control socket: {error}"));
+        }
+    })?;
+    Ok(())
+}
+
+/// The clients that are being served. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct ControlClients(Arc<AtomicUsize>);
+
+impl ControlClients {
+    fn count(&self) -> CountedClient {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CountedClient(self.0.clone())
+    }
+
+    /// Waits until all of them have their documents, as long as one may take for that.
+    pub fn wait(&self) {
+        let until = Instant::now() + CLIENT_MAX;
+        while self.0.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A client that is being served, as long as it lives.
+struct CountedClient(Arc<AtomicUsize>);
+
+impl Drop for CountedClient {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine) -> io::Result<()> {
+    let line = match read_line(&mut client) {
+        Ok(line) => line,
+        Err(error) => return send(client, &json!({ "error": error.to_string() })),
+    };
+    let (done, document) = channel();
+    let api = api.clone();
+    std::thread::Builder::new().name("control-command".into()).spawn(move || {
+        let document = match line.strip_prefix("api ") {
+            Some(request) => api(request, uid),
+            None => obey(&line, &info),
+        };
+        // Fails only where the client has left.
+        let _ = done.send(document);
+    })?;
+    loop {
+        match document.recv_timeout(LIFE_SIGN) {
+            Ok(document) => return send(client, &document),
+            // White space between JSON documents: the client sees that the server lives.
+            Err(RecvTimeoutError::Timeout) => client.write_all(b"\n")?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return send(client, &json!({ "error": "the command failed: see the error log" }));
+            }
+        }
+    }
+}
+
+/// Does what a line says; the document for who sent it.
+pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
+    match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
+        ("ping", "") => json!({
+            "pid": std::process::id(),
+            "state": state(info),
+            "listen": urls(info),
+            "file": (info.text)().map(|text| text.path.display().to_string()),
+        }),
+        ("status", "") => status(info),
+        ("upgrade", "") => match (info.upgrade)() {
+            Ok(done) => json!({ "done": done }),
+            Err(error) => json!({ "error": error }),
+        },
+        ("reload", "") => {
+            let outcome = (info.reload)();
+            let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
+            let mut document = with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings);
+            if outcome.is_later {
+                document["later"] = true.into();
+            }
+            document
+        }
+        ("reload", app) => match info.hosting.reload(app) {
+            Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
+            None => json!({ "error": format!("there is no application {app}") }),
+        },
+        ("cache", command) => (info.cache)(command),
+        ("config", "") => json!({ "text": (info.text)().map(|text| text.joined.to_string()) }),
+        ("certificates", "") => json!({ "certificates": all_certificates(info) }),
+        ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
+            Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
+            Some(Err(error)) => json!({ "error": error }),
+            None => json!({ "error": "the server obtains no certificates: no site has `tls = \"auto\"`" }),
+        },
+        (other, _) => {
+            json!({ "error": format!("unknown command {other:?}: send \"status\", \"reload\" or \"upgrade\"") })
+        }
+    }
+}
+
+/// Whether the server serves, or finishes what runs before it ends.
+fn state(info: &ServerInfo) -> &'static str {
+    if info.stop.is_draining() { DRAINING } else { "serving" }
+}
+
+/// The state of a server that finishes what runs before it ends.
+pub const DRAINING: &str = "draining";
+
+/// The result of a reload, once the applications are loaded or do not load.
+fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
+    let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
+    match reported {
+        Err(error) => {
+            let errors: Vec<String> = [error].into_iter().chain(failures).collect();
+            json!({ "error": errors.join("\n") })
+        }
+        Ok(_) if !failures.is_empty() => json!({ "error": failures.join("\n") }),
+        Ok(done) if loading.is_empty() => json!({ "done": done }),
+        Ok(done) => json!({ "done": format!("{done}; applications loaded again: {}", loading.len()) }),
+    }
+}
+
+/// A result with the warnings of the configuration that is in use. Of an error the text alone is shown.
+fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
+    let text = document["error"].as_str().map(|error| {
+        let warnings = warnings.iter().map(|text| format!("\nwarning: {text}"));
+        std::iter::once(error.to_owned()).chain(warnings).collect::<String>()
+    });
+    match text {
+        Some(text) => document["error"] = text.into(),
+        None => document["warnings"] = json!(warnings),
+    }
+    document
+}
+
+/// Reads up to a newline, or to the end of the stream.
+fn read_line(client: &mut UnixStream) -> io::Result<String> {
+    let until = Instant::now() + CLIENT_MAX;
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let late = || io::Error::other(format!("no line within {} s", CLIENT_MAX.as_secs()));
+        if left.is_zero() {
+            return Err(late());
+        }
+        client.set_read_timeout(Some(left))?;
+        let len = match client.read(&mut piece) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(error) => return Err(error),
+        };
+        let before = bytes.len();
+        bytes.extend_from_slice(&piece[..len]);
+        let end = piece[..len].iter().position(|byte| *byte == b'\n').map(|at| before + at);
+        let bytes_max = if bytes.starts_with(b"api ") { API_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
+        if end.unwrap_or(bytes.len()) > bytes_max {
+            return Err(io::Error::other(format!("the line is longer than {bytes_max} bytes")));
+        }
+        if end.is_some() || len == 0 {
+            bytes.truncate(end.unwrap_or(bytes.len()));
+            return String::from_utf8(bytes).map_err(|_| io::Error::other("the line is not UTF-8"));
+        }
+    }
+}
+
+/// Sends the document; a client that takes it byte by byte has as much time in all as one that takes it at once.
+fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
+    let until = Instant::now() + CLIENT_MAX;
+    let text = format!("{document}\n");
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::other("the client does not take its document"));
+        }
+        client.set_write_timeout(Some(left))?;
+        match client.write(rest) {
+            Ok(len) => rest = &rest[len..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What there is to say about the server, for `komainu status --json`.
+pub(crate) fn status(info: &ServerInfo) -> Value {
+    let pid = std::process::id();
+    let apps = info.hosting.snapshots();
+    let apps: Vec<Value> = apps.iter().map(|(name, app)| overview::application(name, app)).collect();
+    let supervisor = |(pid, link): &(u32, SupervisorLink)| json!({ "pid": pid, "usage": link.supervisor_usage().map(overview::usage) });
+    json!({
+        "pid": pid,
+        "supervisor": info.supervisor.as_ref().map(supervisor),
+        "version": env!("CARGO_PKG_VERSION"),
+        "age_ms": ms(info.since.elapsed()),
+        "state": state(info),
+        "sandbox": info.sandbox,
+        "listen": urls(info),
+        "usage": Usage::of(pid).map(overview::usage),
+        "memory": {
+            "held_bytes": info.memory.held_bytes(),
+            "budget_bytes": info.memory.bytes_max(),
+            "refused": info.memory.refused(),
+        },
+        "certificates": all_certificates(info),
+        "apps": apps,
+        "connections": overview::connections(&info.counted.cores),
+        "class_bounds_ms": overview::bounds_ms(),
+        "routes": overview::routes(&info.counted.metrics),
+        "upstreams": overview::upstreams(&(info.groups)()),
+        "cache": Some((info.cache)("stats")).filter(|stats| stats["error"].is_null()),
+        "events": info.counted.events.after(0, EVENTS_SHOWN).iter().map(LogEvent::json).collect::<Vec<_>>(),
+    })
+}
+
+/// The addresses at which it accepts connections.
+fn urls(info: &ServerInfo) -> Vec<String> {
+    info.listeners.urls().iter().map(ToString::to_string).collect()
+}
+
+/// The certificates that the server obtains by itself, and those in files.
+pub(crate) fn all_certificates(info: &ServerInfo) -> Vec<Value> {
+    let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
+    let mut all: Vec<Value> = statuses.iter().map(certificate).collect();
+    all.extend((info.file_certificates)().iter().map(file_certificate));
+    all
+}
+
+/// Seconds from now to a second of the Unix clock; negative once that is over.
+fn expires_in_s(not_after_unix_s: i64) -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    not_after_unix_s.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX))
+}
+
+/// A certificate in a file: as [`certificate`], with `file`.
+fn file_certificate((path, certificate): &FromFile) -> Value {
+    let info = certificate.info();
+    json!({
+        "name": info.names.first().unwrap_or(&info.subject),
+        "names": info.names,
+        "issuer": info.issuer,
+        "serial": info.serial,
+        "not_before": info.not_before_unix_s,
+        "not_after": info.not_after_unix_s,
+        "expires_in_s": expires_in_s(info.not_after_unix_s),
+        "file": path.display().to_string(),
+    })
+}
+
+/// A certificate, for `komainu cert`; times in seconds since 1970.
+pub fn certificate(status: &CertificateStatus) -> Value {
+    let unix_s =
+        |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let facts = status.info.as_ref();
+    json!({
+        "name": status.name,
+        "names": facts.map(|facts| facts.subjects.iter().map(ToString::to_string).collect::<Vec<_>>()),
+        "issuer": facts.map(|facts| &facts.issuer),
+        "serial": facts.map(|facts| &facts.serial),
+        "not_before": facts.map(|facts| unix_s(facts.not_before)),
+        "not_after": facts.map(|facts| unix_s(facts.not_after)),
+        "expires_in_s":
+            facts.map(|facts| expires_in_s(i64::try_from(unix_s(facts.not_after)).unwrap_or(i64::MAX))),
+        "directory": status.directory,
+        "renew_at": status.renew_at.map(unix_s),
+        "retry_at": status.retry_at.map(unix_s),
+        "last_error": status.last_error.as_ref().map(|(_, text)| text),
+        "last_error_at": status.last_error.as_ref().map(|(at, _)| unix_s(*at)),
+    })
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The sockets in a folder, each with its server's process id.
+pub fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let socket = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()?;
+        Some((pid, entry.path()))
+    };
+    entries.filter_map(socket).collect()
+}
+
+/// Removes a socket that no process listens on.
+pub fn remove_if_stale(path: &Path) {
+    let refused =
+        UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if refused {
+        // Somebody else may remove it just now, to the same end.
+        let _ = fs::remove_file(path);
+    }
+}

@@ -1,0 +1,299 @@
+//! Certificates, keys, tokens and files of users that the configuration names: read through the supervisor, where there is one.
+//!
+//! The user who serves then needs no permission to read them, and a server process that was taken over cannot open them
+//! by itself. The supervisor opens only what the configuration names, and only for reading.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
+use rustix::fs::{Mode, OFlags};
+
+use link::LinkRequest;
+use net::trusted_path;
+
+use crate::link::{SupervisorLink, text_of};
+use logging::sink;
+
+/// The largest such file, in bytes.
+pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Names of a folder that are looked at, at most.
+const NAMES_MAX: usize = 4096;
+
+/// What a configuration names.
+#[derive(Debug, Default)]
+pub struct NamedFiles {
+    pub(crate) files: Vec<PathBuf>,
+    /// Folders of which every file is named.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+impl NamedFiles {
+    /// The certificates and keys of a configuration.
+    pub fn of(config: &Config) -> NamedFiles {
+        let mut named = NamedFiles::default();
+        let groups = config.upstreams.iter().map(|(_, proxy)| proxy);
+        let routes = config.sites.iter().flat_map(|site| &site.routes);
+        let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
+        let inline = actions.filter_map(|action| match action {
+            Action::Proxy(proxy) => Some(&**proxy),
+            _ => None,
+        });
+        groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
+        let of_sites = config.sites.iter().filter_map(|site| site.tls.as_ref());
+        of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
+        let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(purge_token_files(config));
+        let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
+        let of_control = config.control.tokens.iter().map(|token| &token.token_file);
+        let secret = secret.chain(shared).chain(of_control);
+        config.auths().for_each(|auth| named.add_auth(auth));
+        named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
+        named.files.extend(collector_files(config));
+        named.files.extend(config.geo.iter().map(|geo| geo.database.clone()));
+        named
+    }
+
+    fn add_site(&mut self, tls: &SiteTls) {
+        if let CertificateSource::Files(paths) = &tls.certificate {
+            // Each is a file or a folder.
+            self.files.extend(paths.iter().cloned());
+            self.folders.extend(paths.iter().cloned());
+        }
+        self.files.extend(tls.key.iter().cloned());
+        let client = tls.client.iter();
+        self.files.extend(client.flat_map(|client| client.ca.iter().chain(&client.crl)).cloned());
+    }
+
+    fn add_proxy(&mut self, proxy: &Proxy) {
+        let own = proxy.to.iter().filter_map(|upstream| upstream.tls.as_ref());
+        own.chain([&proxy.tls]).for_each(|tls| self.add_tls(tls));
+    }
+
+    fn add_tls(&mut self, tls: &ProxyTls) {
+        self.files.extend([&tls.ca, &tls.certificate, &tls.key].into_iter().flatten().cloned());
+    }
+
+    fn add_auth(&mut self, auth: &Auth) {
+        let keys = auth.jwt.iter().filter_map(|jwt| jwt.jwks_file.as_ref());
+        let secrets = auth.signed.iter().filter_map(|signed| signed.secret_file.as_ref());
+        self.files.extend(auth.basic.iter().chain(keys).chain(secrets).cloned());
+        self.add_tls(&auth.tls);
+    }
+
+    /// Whether it names this file.
+    pub fn contains(&self, path: &Path) -> bool {
+        let is_plain = || path.file_name().is_some() && path.components().eq(path.iter().map(as_component));
+        self.files.iter().any(|file| file == path)
+            || (is_plain() && path.parent().is_some_and(|folder| self.has_folder(folder)))
+    }
+
+    /// Whether it names this folder.
+    pub fn has_folder(&self, path: &Path) -> bool {
+        self.folders.iter().any(|folder| folder == path)
+    }
+}
+
+/// The files of tokens with which clients may purge.
+pub fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
+    let routes = config.sites.iter().flat_map(|site| &site.routes).map(|route| &route.cache);
+    let caches = config.sites.iter().map(|site| &site.cache).chain(routes);
+    let purges = caches.flatten().flatten().filter_map(|policy| policy.purge.as_ref());
+    purges.filter_map(|purge| purge.token_file.as_ref())
+}
+
+/// The files of fields of requests to collectors.
+fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
+    let logs = sink::destinations(config).into_iter().chain([config.log.errors.clone()]);
+    let of_logs = logs.filter_map(|sink| match sink {
+        config::Sink::Otlp(otlp) => otlp.headers_file,
+        _ => None,
+    });
+    [config.tracing.headers_file.clone(), config.metrics.headers_file.clone()]
+        .into_iter()
+        .flatten()
+        .chain(of_logs)
+}
+
+/// One part of a path, as [`Path::components`] gives it.
+fn as_component(part: &std::ffi::OsStr) -> std::path::Component<'_> {
+    Path::new(part).components().next().unwrap_or(std::path::Component::CurDir)
+}
+
+/// The way to such files. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigFiles(Option<SupervisorLink>);
+
+impl ConfigFiles {
+    /// Through the supervisor, where there is one.
+    pub fn new(link: Option<SupervisorLink>) -> ConfigFiles {
+        ConfigFiles(link)
+    }
+
+    /// Opens a file that the configuration names, for reading. Through the supervisor it is one of the configuration in
+    /// force or of the one that is being loaded ([`NamedFiles::of`]).
+    ///
+    /// # Errors
+    /// Why it cannot be opened, with its name.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        let Some(link) = &self.0 else { return open(path) };
+        let packet = link.ask(&LinkRequest::Read(text_of(path)?), &[])?;
+        let file = packet.descriptors.into_iter().next().map(File::from);
+        file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
+    }
+
+    /// The fields of requests to a collector: those that the configuration says, and those of a file of the `table`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not one of fields; with its name.
+    pub fn headers(
+        &self,
+        table: &str,
+        own: &[(String, String)],
+        file: Option<&PathBuf>,
+    ) -> io::Result<Vec<(String, String)>> {
+        let mut headers = own.to_vec();
+        if let Some(path) = file {
+            let failed =
+                |why: &str| io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()));
+            let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
+            headers.extend(config::header_lines(&text).map_err(|why| failed(&why))?);
+        }
+        Ok(headers)
+    }
+
+    /// Whether it can be read as a folder that the configuration names.
+    pub fn is_folder(&self, path: &Path) -> bool {
+        self.list(path).is_ok()
+    }
+
+    /// Its content.
+    ///
+    /// # Errors
+    /// As [`ConfigFiles::open`]'s; also where it is larger than 16 MiB.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_up_to(path, FILE_BYTES_MAX)
+    }
+
+    /// The same for a file of at most so many bytes.
+    ///
+    /// # Errors
+    /// As [`ConfigFiles::open`]'s; also where it is larger.
+    pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
+        read.map_err(|error| named(path, &error))?;
+        match bytes.len() as u64 > bytes_max {
+            true => Err(named(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20)))),
+            false => Ok(bytes),
+        }
+    }
+
+    /// The names in a folder that the configuration names, in order; subfolders too.
+    ///
+    /// # Errors
+    /// Why it cannot be read, with its name.
+    pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let names = match &self.0 {
+            None => list(folder)?,
+            Some(link) => {
+                let packet = link.ask(&LinkRequest::List(text_of(folder)?), &[])?;
+                packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            }
+        };
+        Ok(names.into_iter().map(|name| folder.join(name)).collect())
+    }
+}
+
+/// Opens a file for reading, without ever waiting. For root, as [`trusted_path`] says.
+///
+/// # Errors
+/// Why it cannot be opened, with its name.
+pub fn open(path: &Path) -> io::Result<File> {
+    let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
+    let file = File::from(opened.map_err(|error| named(path, &error))?);
+    match file.metadata().map_err(|error| named(path, &error))?.is_file() {
+        true => Ok(file),
+        false => Err(named(path, &io::Error::other("this is no file"))),
+    }
+}
+
+/// The names in a folder, in order.
+///
+/// # Errors
+/// Why it cannot be read, with its name; where it has more than 4,096 of them.
+pub fn list(folder: &Path) -> io::Result<Vec<String>> {
+    let failed = |error: &dyn std::error::Error| named(folder, &io::Error::other(error.to_string()));
+    let opened = trusted_path::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    let opened = opened.map_err(|error| named(folder, &error))?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(opened).map_err(|error| failed(&error))? {
+        let entry = entry.map_err(|error| failed(&error))?;
+        // A name that is no text, or has lines, cannot be passed on.
+        let name = entry
+            .file_name()
+            .to_str()
+            .ok()
+            .filter(|name| !matches!(*name, "." | "..") && !name.contains('\n'));
+        names.extend(name.map(str::to_owned));
+    }
+    names.sort();
+    match names.len() > NAMES_MAX {
+        true => Err(named(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names")))),
+        false => Ok(names),
+    }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_configuration_names_is_named() {
+        let named = NamedFiles { files: vec!["/etc/a.pem".into()], folders: vec!["/etc/keys".into()] };
+        for (path, wanted) in [
+            ("/etc/a.pem", true),
+            ("/etc/b.pem", false),
+            ("/etc/keys/a.pem", true),
+            ("/etc/keys/more/a.pem", false),
+            ("/etc/keys/..", false),
+            ("/etc/keys/../shadow", false),
+            ("/etc/keys/./../shadow", false),
+            ("/etc/keys", false),
+            ("", false),
+        ] {
+            assert_eq!(named.contains(Path::new(path)), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn certificates_and_keys_for_upstream_servers_are_named() {
+        let tls = config::ProxyTls {
+            ca: Some("ca".into()),
+            certificate: Some("certificate".into()),
+            key: Some("key".into()),
+            ..config::ProxyTls::default()
+        };
+        let proxy = Proxy { tls, ..Proxy::default() };
+        let route =
+            config::Route { action: Action::Proxy(Box::new(proxy.clone())), ..config::Route::default() };
+        let site = config::Site { routes: vec![route], ..config::Site::default() };
+        for config in [
+            Config { sites: vec![site], ..Config::default() },
+            Config { upstreams: vec![("a".into(), proxy)], ..Config::default() },
+        ] {
+            let named = NamedFiles::of(&config);
+            assert!(["ca", "certificate", "key"].iter().all(|file| named.contains(Path::new(file))));
+        }
+    }
+
+    #[test]
+    fn a_folder_is_no_file() {
+        let error = open(Path::new("/")).unwrap_err().to_string();
+        assert!(error.contains("cannot read /"), "{error}");
+    }
+}

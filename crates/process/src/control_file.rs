@@ -1,0 +1,60 @@
+//! The permissions and the group of the control listener's Unix socket.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use config::Control;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
+
+use link::LinkRequest;
+use net::trusted_path;
+
+use crate::link::{SupervisorLink, text_of};
+use rights::privilege::group_id;
+
+/// Gives the socket at `path` the permissions and the group of a configuration, by the supervisor where there is one: the user who serves
+/// may not give a file to any group.
+///
+/// # Errors
+/// What the system or the supervisor refused.
+pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> io::Result<()> {
+    if control.mode.is_none() && control.group.is_none() {
+        return Ok(());
+    }
+    match link {
+        Some(link) => link.ask(&LinkRequest::ControlFile(text_of(path)?), &[]).map(drop),
+        None => set(path, control, rustix::process::geteuid().as_raw()),
+    }
+}
+
+/// The same, for a socket that belongs to `owner`: no other file is touched, wherever the path leads by now.
+///
+/// # Errors
+/// What the system refused; it is no socket of that user.
+pub fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> {
+    let named = |what: &str, error: &dyn std::fmt::Display| {
+        io::Error::other(format!("`control.{what}` of {}: {error}", path.display()))
+    };
+    let opened = trusted_path::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty());
+    let file = opened.map_err(|error| named("listen", &error))?;
+    let found = rustix::fs::fstat(&file).map_err(|error| named("listen", &error))?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_uid != owner {
+        return Err(named("listen", &"this is no socket of the user who serves"));
+    }
+    if let Some(group) = &control.group {
+        let gid = Gid::from_raw(group_id(group).map_err(|error| named("group", &error))?);
+        rustix::fs::chownat(&file, c"", None, Some(gid), AtFlags::EMPTY_PATH).map_err(|error| {
+            let text = format!("\"{group}\": {error}: name a group that the user who serves belongs to");
+            named("group", &text)
+        })?;
+    }
+    if let Some(mode) = control.mode {
+        // A descriptor that only names a file cannot change it by itself.
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::set_permissions(itself, Permissions::from_mode(mode)).map_err(|error| named("mode", &error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What is said of a crash: where a thread panicked and how it came there, and what the kernel has kept of a process that
+//! a signal has ended.
+//!
+//! There is no handler of SIGSEGV and the like in this process: it would have to be unsafe code, in a process whose memory
+//! may be damaged. The supervisor, or systemd, says which signal it was, and the kernel keeps a core where that is set up.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::panic::PanicHookInfo;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::{Mutex, PoisonError};
+
+use config::Level;
+use rustix::process::Signal;
+
+use logging::notice::ErrorLog;
+
+/// Places whose first panic is logged with a backtrace. To find the names in it costs CPU time and memory, which nobody who
+/// has found a way to a panic must get again and again.
+const PLACES_MAX: usize = 16;
+/// Longest backtrace in the log, in bytes.
+const BACKTRACE_BYTES_MAX: usize = 16 * 1024;
+
+/// What the kernel does with cores.
+const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
+/// Signals whose default is a core (signal(7)), but for those that are sent on purpose.
+const FAULTS: [Signal; 7] =
+    [Signal::ILL, Signal::TRAP, Signal::ABORT, Signal::BUS, Signal::FPE, Signal::SEGV, Signal::SYS];
+
+/// A panic is a bug of Komainu: it is logged with its place, and the first one of a place with a backtrace.
+pub fn hook_panics(notices: &ErrorLog) {
+    let (notices, places) = (notices.clone(), PanicPlaces::default());
+    std::panic::set_hook(Box::new(move |info| places.report(&notices, info)));
+}
+
+/// The places of panics so far, each as file, line and column.
+#[derive(Default)]
+struct PanicPlaces(Mutex<BTreeSet<(String, u32, u32)>>);
+
+impl PanicPlaces {
+    fn report(&self, notices: &ErrorLog, info: &PanicHookInfo<'_>) {
+        let thread = std::thread::current();
+        let text = format!("the thread {} {info}", thread.name().unwrap_or("without a name"));
+        let place = info.location().map(|place| (place.file().to_owned(), place.line(), place.column()));
+        let kind = place.as_ref().map_or_else(String::new, |(file, line, _)| format!(" at {file}:{line}"));
+        if place.is_some_and(|place| self.is_new(place)) {
+            return notices.report(Level::Error, &format!("{text}\n{}", traced(&Backtrace::force_capture())));
+        }
+        notices.once_a_second(Level::Error, format!("a panic{kind}"), || text);
+    }
+
+    /// Whether a place is seen for the first time, and one of those for which there is a backtrace.
+    fn is_new(&self, place: (String, u32, u32)) -> bool {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.len() < PLACES_MAX && places.insert(place)
+    }
+}
+
+/// A backtrace as text, cut where it is too long.
+fn traced(backtrace: &Backtrace) -> String {
+    if backtrace.status() != BacktraceStatus::Captured {
+        return "there is no backtrace on this system".to_owned();
+    }
+    let text = backtrace.to_string();
+    let end = (0..=BACKTRACE_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    format!("the way there, the innermost function first:\n{}", text[..end.unwrap_or(0)].trim_end())
+}
+
+/// What the kernel has kept of a process that a signal like SIGSEGV has ended: words to append to its status, none where it
+/// ended otherwise.
+pub fn core_of(status: ExitStatus) -> String {
+    core_text(status, std::fs::read_to_string(CORE_PATTERN).unwrap_or_default().trim())
+}
+
+fn core_text(status: ExitStatus, pattern: &str) -> String {
+    match (status.core_dumped(), pattern.strip_prefix('|')) {
+        (true, Some(program)) => {
+            let program = Path::new(program.split(' ').next().unwrap_or_default());
+            let remedy = match program.ends_with("systemd-coredump") {
+                true => "; `coredumpctl info` shows it",
+                false => "",
+            };
+            format!(", its core went to {}{remedy}", program.display())
+        }
+        (true, None) => format!(", its core is a file named by kernel.core_pattern ({pattern})"),
+        (false, _)
+            if status.signal().and_then(Signal::from_named_raw).is_some_and(|one| FAULTS.contains(&one)) =>
+        {
+            ", and left no core (docs/operations.md, \"When the server crashes\")".to_owned()
+        }
+        (false, _) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use logging::sink::{LogSink, LogTarget};
+
+    #[test]
+    fn a_panic_is_logged_with_its_place_and_its_first_with_the_way_there() {
+        let path = std::env::temp_dir().join(format!("komainu-panics-{}", std::process::id()));
+        let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
+        let notices = ErrorLog::new(sink.clone(), Level::Error);
+        let (ours, places) = ("panics on purpose", PanicPlaces::default());
+        let before = std::panic::take_hook();
+        // Other tests panic as before.
+        std::panic::set_hook(Box::new(move |info| match std::thread::current().name() == Some(ours) {
+            true => places.report(&notices, info),
+            false => before(info),
+        }));
+        let panics = || {
+            let thread = std::thread::Builder::new().name(ours.into());
+            let ended = thread.spawn(|| panic_here("the reason")).unwrap().join();
+            assert!(ended.is_err());
+        };
+        (0..3).for_each(|_| panics());
+        sink.close();
+        let log = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let place = format!("{}:", file!());
+        assert!(log.contains(&format!("error: the thread {ours} panicked at {place}")), "{log}");
+        assert!(log.contains("the reason") && log.contains("panic_here"), "{log}");
+        // One with the way there, one without, and one that is counted.
+        assert_eq!(
+            (log.matches("the reason").count(), log.matches("the way there").count()),
+            (2, 1),
+            "{log}"
+        );
+        assert!(log.len() < 2 * BACKTRACE_BYTES_MAX);
+    }
+
+    #[inline(never)]
+    fn panic_here(reason: &str) {
+        assert!(reason.is_empty(), "{reason}");
+    }
+
+    #[test]
+    fn only_so_many_places_are_traced() {
+        let places = PanicPlaces::default();
+        let traced = (0..100).filter(|line| places.is_new(("a".into(), *line, 1))).count();
+        assert_eq!((traced, places.is_new(("a".into(), 0, 1))), (PLACES_MAX, false));
+    }
+
+    #[test]
+    fn what_the_kernel_has_kept_is_named() {
+        const DUMPED: i32 = 0x80;
+        let text = |status: i32, pattern: &str| core_text(ExitStatus::from_raw(status), pattern);
+        let segv = Signal::SEGV.as_raw();
+        let systemd = "|/usr/lib/systemd/systemd-coredump %P %u";
+        assert_eq!(
+            text(segv | DUMPED, systemd),
+            ", its core went to /usr/lib/systemd/systemd-coredump; `coredumpctl info` shows it"
+        );
+        assert_eq!(text(segv | DUMPED, "|/bin/apport %p"), ", its core went to /bin/apport");
+        assert_eq!(
+            text(segv | DUMPED, "/var/core.%p"),
+            ", its core is a file named by kernel.core_pattern (/var/core.%p)"
+        );
+        assert!(text(segv, systemd).contains("left no core"));
+        for status in [Signal::KILL.as_raw(), Signal::TERM.as_raw(), 256] {
+            assert_eq!(text(status, systemd), "");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a server process gets from its supervisor when it starts.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use crate::link::{IDENTITY, Packet, SupervisorLink};
+use rights::privilege::{self, Identity};
+
+/// What the supervisor passes to the server.
+pub struct Inherited {
+    /// The link to the supervisor.
+    pub link: SupervisorLink,
+    /// The user to become.
+    pub identity: Identity,
+    /// The text of the configuration file, where there is one.
+    pub text: Option<String>,
+    /// The control socket, opened by the supervisor.
+    pub control: Option<UnixListener>,
+    /// For each listener of the configuration, its sockets.
+    pub sockets: Vec<Vec<OwnedFd>>,
+    /// The process id of the supervisor.
+    pub supervisor: u32,
+    /// Another server has served before this one.
+    pub again: bool,
+    /// Another server continues if this one does not serve.
+    pub replaces: bool,
+    /// How often the supervisor wants to hear that the server lives.
+    pub watchdog: Option<Duration>,
+}
+
+impl Inherited {
+    /// In a process that a supervisor has started: receives what it passes, and drops root's privileges. `None` in all
+    /// others. To be called while the process has one thread.
+    ///
+    /// # Errors
+    /// Where that fails; the process must end then.
+    pub fn take() -> io::Result<Option<Inherited>> {
+        let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
+        let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
+        let identity = std::env::var(IDENTITY).ok().as_deref().and_then(Identity::parse);
+        let packets = link.start()?;
+        let invalid = || io::Error::other("the supervisor hands over what this version does not know");
+        let mut given = Inherited {
+            link,
+            identity: identity.ok_or_else(invalid)?,
+            text: None,
+            control: None,
+            sockets: Vec::new(),
+            supervisor,
+            again: false,
+            replaces: false,
+            watchdog: None,
+        };
+        for packet in packets {
+            match packet.words() {
+                ("config", "") => given.text = Some(text_of(packet)?),
+                ("again", "") => given.again = true,
+                ("replaces", "") => given.replaces = true,
+                ("watchdog", us) => given.watchdog = us.parse().ok().map(Duration::from_micros),
+                ("control", "") => {
+                    given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
+                }
+                ("listener", "") => given.sockets.push(Vec::new()),
+                ("sockets", "") => given.sockets.last_mut().ok_or_else(invalid)?.extend(packet.descriptors),
+                _ => return Err(invalid()),
+            }
+        }
+        let Identity { name, uid, .. } = &given.identity;
+        if *uid == 0 {
+            return Err(invalid());
+        }
+        privilege::become_user(&given.identity)
+            .map_err(|error| io::Error::other(format!("cannot become {name} (uid {uid}): {error}")))?;
+        Ok(Some(given))
+    }
+}
+
+/// The text that a packet brings in a descriptor.
+///
+/// # Errors
+/// Where it brings none, or it is too long.
+pub fn text_of(packet: Packet) -> io::Result<String> {
+    let file = packet.descriptors.into_iter().next().map(File::from);
+    let mut text = String::new();
+    let limit = config::TEXT_BYTES_MAX as u64 + 1;
+    file.ok_or_else(|| io::Error::other("no text came"))?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,386 @@
+//! The link between the two processes of a server that was started as root: the supervisor, which keeps root's rights,
+//! and the server, which has none.
+//!
+//! A socket of packets (SOCK_SEQPACKET); the server's end is its standard input. The server sends requests ([`::link`] is their protocol); the
+//! supervisor answers, and sends orders. A packet has a word, arguments and file descriptors.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use apps::{Launch, Launcher, Usage};
+pub use link::{DESCRIPTORS_MAX, LinkRequest, TEXT_BYTES_MAX};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal};
+
+/// The environment variable that marks a process as the server; its value is the supervisor's process id.
+pub const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
+
+/// The environment variable in which the server gets its user and groups: the supervisor sets it before the server's program starts, so
+/// that nothing that arrives over the link decides it.
+pub const IDENTITY: &str = "KOMAINU_IDENTITY";
+
+/// How long the other process may leave packets unread.
+const SEND_MAX: Duration = Duration::from_secs(10);
+/// How long the server waits for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// A received packet.
+#[derive(Debug)]
+pub struct Packet {
+    /// A word and its arguments, separated by spaces.
+    pub text: String,
+    /// Descriptors that came with the message.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Packet {
+    /// The first word, and what follows it.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        self.text.split_once(' ').unwrap_or((&self.text, ""))
+    }
+}
+
+/// Two connected ends.
+///
+/// # Errors
+/// The system's.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (supervisor, server) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for end in [&supervisor, &server] {
+        set_socket_timeout(end, Timeout::Send, Some(SEND_MAX))?;
+    }
+    Ok((supervisor, server))
+}
+
+/// A log of the configuration in force or of the one that is being loaded, opened by the supervisor.
+///
+/// # Errors
+/// Why it cannot be opened.
+pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
+    let packet = link.ask(&LinkRequest::OpenLog(text_of(path)?), &[])?;
+    Ok(packet.descriptors.into_iter().next().map(File::from))
+}
+
+/// A path as an argument of a request.
+///
+/// # Errors
+/// It is no text: the configuration, which is text, does not name it.
+pub(crate) fn text_of(path: &Path) -> io::Result<&str> {
+    path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is no text", path.display())))
+}
+
+/// Sends a packet.
+///
+/// # Errors
+/// The system's; also where the other process leaves packets unread.
+pub fn send(link: impl AsFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    loop {
+        match sendmsg(&link, &[IoSlice::new(&text.as_bytes()[..end])], &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            sent => return sent.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// Waits for the next packet; `None` where the other process has ended.
+///
+/// # Errors
+/// The system's.
+pub fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
+    let mut text = vec![0; TEXT_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut pieces = [IoSliceMut::new(&mut text)];
+        match recvmsg(&link, &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            descriptors.extend(more);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    text.truncate(received.bytes);
+    Ok(Some(Packet { text: String::from_utf8_lossy(&text).into_owned(), descriptors }))
+}
+
+/// Orders of the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SupervisorOrder {
+    /// Finish what runs, and end; given twice, end.
+    Stop,
+    /// Ask for the configuration again, and take it over.
+    Reload,
+    /// Ask for the logs again: their files were moved away.
+    Reopen,
+    /// What has become of an upgrade.
+    Upgraded(Result<String, String>),
+}
+
+impl SupervisorOrder {
+    fn of(text: &str) -> Option<SupervisorOrder> {
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("stop", "") => Some(SupervisorOrder::Stop),
+            ("reload", "") => Some(SupervisorOrder::Reload),
+            ("reopen", "") => Some(SupervisorOrder::Reopen),
+            ("upgraded", text) => Some(SupervisorOrder::Upgraded(Ok(text.to_owned()))),
+            ("upgrade-failed", text) => Some(SupervisorOrder::Upgraded(Err(text.to_owned()))),
+            _ => None,
+        }
+    }
+
+    /// What is sent for it.
+    pub fn text(&self) -> String {
+        match self {
+            SupervisorOrder::Stop => "stop".into(),
+            SupervisorOrder::Reload => "reload".into(),
+            SupervisorOrder::Reopen => "reopen".into(),
+            SupervisorOrder::Upgraded(Ok(text)) => format!("upgraded {text}"),
+            SupervisorOrder::Upgraded(Err(text)) => format!("upgrade-failed {text}"),
+        }
+    }
+}
+
+/// The socket that another process has passed to this one as its standard input, if the environment variable `name` says so
+/// by the id of that process, which must be the parent.
+///
+/// # Errors
+/// Where the standard input is not what the environment promises.
+pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
+    let Some(other) = std::env::var_os(name) else { return Ok(None) };
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket);
+    if other.to_str() != parent.as_deref() || peer.is_err() {
+        return Err(io::Error::other(format!("{name} is set, and no server started this process")));
+    }
+    // Started by another name, that of a link to this program.
+    rustix::thread::set_name(c"komainu")?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(Some(socket))
+}
+
+/// The sockets of the listener at this place of the configuration that is being loaded, bound by the supervisor.
+///
+/// # Errors
+/// Why they cannot be bound.
+pub fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut sockets = Vec::new();
+    loop {
+        let packet = link.ask(&LinkRequest::Sockets { listener: place, from: sockets.len() }, &[])?;
+        let count: usize = packet.words().1.parse().map_err(|_| gone())?;
+        if packet.descriptors.is_empty() {
+            return Err(gone());
+        }
+        sockets.extend(packet.descriptors);
+        if sockets.len() >= count {
+            return Ok(sockets);
+        }
+    }
+}
+
+/// The server's end. Cheap to clone.
+#[derive(Clone)]
+pub struct SupervisorLink(Arc<SupervisorSocket>);
+
+struct SupervisorSocket {
+    socket: OwnedFd,
+    /// One question at a time: the receiver of its answer.
+    answers: Mutex<Receiver<Packet>>,
+    incoming: Mutex<Option<Sender<Packet>>>,
+    /// Orders received before [`SupervisorLink::listen`].
+    early: Mutex<Vec<SupervisorOrder>>,
+}
+
+impl SupervisorLink {
+    /// The link of a process that a supervisor has started; `None` for all others.
+    ///
+    /// # Errors
+    /// Where the standard input is not the link that the environment promises.
+    pub(crate) fn inherited() -> io::Result<Option<SupervisorLink>> {
+        let Some(socket) = inherited(ENVIRONMENT)? else { return Ok(None) };
+        let (sender, answers) = channel();
+        let shared = SupervisorSocket {
+            socket,
+            answers: Mutex::new(answers),
+            incoming: Mutex::new(Some(sender)),
+            early: Mutex::default(),
+        };
+        Ok(Some(SupervisorLink(Arc::new(shared))))
+    }
+
+    /// Asks for what a server needs to start, and returns every packet of the answer up to the one that is just `end`. To be called before
+    /// [`SupervisorLink::listen`].
+    ///
+    /// # Errors
+    /// The system's; where the supervisor has ended; its own error.
+    pub(crate) fn start(&self) -> io::Result<Vec<Packet>> {
+        send(&self.0.socket, &LinkRequest::Start.to_string(), &[])?;
+        let mut packets = Vec::new();
+        loop {
+            let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
+            if let Some(order) = SupervisorOrder::of(&packet.text) {
+                self.0.early.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+                continue;
+            }
+            match packet.words() {
+                ("end", _) => return Ok(packets),
+                ("error", text) => return Err(io::Error::other(text.to_owned())),
+                _ => packets.push(packet),
+            }
+        }
+    }
+
+    /// Passes on orders from now on, and a [`SupervisorOrder::Stop`] once the supervisor has ended.
+    ///
+    /// # Errors
+    /// Where there can be no thread.
+    pub fn listen(&self, obey: impl Fn(SupervisorOrder) + Send + 'static) -> io::Result<()> {
+        let link = self.clone();
+        let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = std::mem::take(&mut *self.0.early.lock().unwrap_or_else(PoisonError::into_inner));
+        early.into_iter().for_each(&obey);
+        std::thread::Builder::new().name("supervisor-link".into()).spawn(move || {
+            while let Ok(Some(packet)) = receive(&link.0.socket) {
+                match SupervisorOrder::of(&packet.text) {
+                    Some(order) => obey(order),
+                    // Nobody waits for an answer that is late.
+                    None => _ = sender.as_ref().map(|sender| sender.send(packet)),
+                }
+            }
+            obey(SupervisorOrder::Stop);
+        })?;
+        Ok(())
+    }
+
+    /// Sends a request and waits for its answer. Descriptors of which more than one packet takes go ahead of it.
+    ///
+    /// # Errors
+    /// As [`SupervisorLink::start`]'s.
+    pub fn ask(&self, request: &LinkRequest<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
+        let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // A late answer to the previous question.
+        while answers.try_recv().is_ok() {}
+        let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
+        let last = pieces.next_back().unwrap_or_default();
+        pieces.try_for_each(|piece| send(&self.0.socket, &LinkRequest::More.to_string(), piece))?;
+        send(&self.0.socket, &request.to_string(), last)?;
+        let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
+        match packet.words() {
+            ("error", text) => Err(io::Error::other(text.to_owned())),
+            _ => Ok(packet),
+        }
+    }
+
+    /// Sends a request that has no answer.
+    pub fn report(&self, request: &LinkRequest<'_>) {
+        // A supervisor that has ended needs no report; the listening thread stops the server.
+        let _ = send(&self.0.socket, &request.to_string(), &[]);
+    }
+
+    /// What starts the processes of an application with a `user` of its own.
+    pub fn launcher(&self, app: &str) -> AppLauncher {
+        AppLauncher { link: self.clone(), app: app.to_owned() }
+    }
+}
+
+impl fmt::Debug for SupervisorLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SupervisorLink")
+    }
+}
+
+/// For an application with a `user` of its own: the supervisor starts and ends its processes.
+#[derive(Debug)]
+pub struct AppLauncher {
+    link: SupervisorLink,
+    app: String,
+}
+
+impl Launcher for AppLauncher {
+    fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
+        let slots = launch.worker_slots.clone().unwrap_or(0..0);
+        let (app, first_slot, slots, threads) = (&*self.app, slots.start, slots.len(), launch.threads);
+        let request = LinkRequest::Launch { app, first_slot, slots, threads };
+        let packet = self.link.ask(&request, &launch.descriptors())?;
+        let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        let started = pid.zip(packet.descriptors.into_iter().next());
+        started.ok_or_else(|| io::Error::other("the supervisor names no process"))
+    }
+
+    fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
+        let request = LinkRequest::Signal { app: &self.app, signal: signal.as_raw() };
+        // A supervisor that has ended has ended its processes.
+        let _ = send(&self.link.0.socket, &request.to_string(), &[process]);
+    }
+
+    fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
+        let packet =
+            self.link.ask(&LinkRequest::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
+        match packet.words() {
+            ("exited", code) => code.parse().ok().map(Ok),
+            ("killed", signal) => signal.parse().ok().map(Err),
+            _ => None,
+        }
+    }
+
+    fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage> {
+        usage_of(&self.link.ask(&LinkRequest::Usage { app: &self.app }, &[process]).ok()?)
+    }
+
+    fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
+        let packet = self.link.ask(&LinkRequest::File { app: &self.app, number }, &[process])?;
+        packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
+    }
+}
+
+impl SupervisorLink {
+    /// Resource usage of the supervisor; `None` where it does not answer.
+    pub fn supervisor_usage(&self) -> Option<Usage> {
+        usage_of(&self.ask(&LinkRequest::OwnUsage, &[]).ok()?)
+    }
+}
+
+fn usage_of(packet: &Packet) -> Option<Usage> {
+    let (_, numbers) = packet.words();
+    let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
+    match *numbers?.as_slice() {
+        [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {
+            Some(Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes })
+        }
+        _ => None,
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the supervisor does not answer")
+}

@@ -1,0 +1,32 @@
+//! The destination of a log in a server that may have a supervisor.
+
+use std::io;
+use std::sync::Arc;
+
+use control::OtlpOptions;
+
+use crate::config_files::ConfigFiles;
+use crate::link::{self, SupervisorLink};
+use logging::remote::{RemoteTarget, host_name};
+use logging::sink::LogTarget;
+
+/// The target of a log; a file is opened by the supervisor, where there is one.
+///
+/// # Errors
+/// A file that it needs cannot be read.
+pub(crate) fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
+    Ok(match (link.cloned(), sink) {
+        (link, config::Sink::Otlp(otlp)) => {
+            let headers =
+                ConfigFiles::new(link).headers("a log", &otlp.headers, otlp.headers_file.as_ref())?;
+            let (url, service) = (otlp.to.clone(), otlp.service.clone());
+            let options = OtlpOptions { url, service, instance: host_name(), headers };
+            LogTarget::Remote(RemoteTarget::Otlp(options))
+        }
+        (Some(link), config::Sink::File(path)) => {
+            let named = path.clone();
+            LogTarget::Given { path: path.clone(), open: Arc::new(move || link::opened_log(&link, &named)) }
+        }
+        _ => LogTarget::from(sink),
+    })
+}

@@ -1,0 +1,134 @@
+//! The logs that the server writes: opened, replaced by a reload, opened again after a rotation, and closed.
+
+use std::io;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use config::Config;
+
+use crate::link::SupervisorLink;
+use crate::log_target::target;
+use logging::notice::ErrorLog;
+use logging::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
+
+/// The access logs of a configuration, and its error log where that is another one.
+pub type OpenedLogs = (LogSinks, Option<LogSink>);
+
+/// Every log that the server writes. Cheap to clone.
+#[derive(Clone)]
+pub struct Logs {
+    access: Arc<Mutex<LogSinks>>,
+    /// The error log.
+    pub notices: ErrorLog,
+    link: Option<SupervisorLink>,
+    /// The threads of destinations that no log names any more.
+    left: Arc<Mutex<Vec<SinkThread>>>,
+    reopening: Arc<Mutex<ReopenState>>,
+}
+
+/// Of the thread that opens files again.
+#[derive(Default)]
+struct ReopenState {
+    is_wanted: bool,
+    is_running: bool,
+    /// Who waits for the result: what could not be opened.
+    askers: Vec<Sender<Vec<String>>>,
+}
+
+impl Logs {
+    /// Opens them, or has them opened by the supervisor, where there is one.
+    pub fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
+        // A server that has served before continues, whatever has become of its logs.
+        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
+        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
+        let errors = open(target(link, &config.log.errors)?)?;
+        Ok(Logs {
+            access: Arc::new(Mutex::new(access)),
+            notices: ErrorLog::new(errors, config.log.level),
+            link: link.cloned(),
+            left: Arc::default(),
+            reopening: Arc::default(),
+        })
+    }
+
+    /// The destinations of access logs.
+    pub fn access(&self) -> LogSinks {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
+    pub fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
+        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
+        let access = LogSinks::new(new, &self.access(), open)?;
+        let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
+        Ok((access, errors))
+    }
+
+    /// Writes to other destinations from now on; cores take them over with the new configuration.
+    pub fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
+        let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *access, sinks);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|thread| !thread.has_ended());
+        left.extend(before.left_by(&access));
+        left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
+    }
+
+    /// Opens log files again, on a thread of its own: it takes a moment, and delays neither a stop nor a reload. What is asked for
+    /// meanwhile is done once, afterwards. `asker` gets what could not be opened.
+    pub fn reopen_soon(&self, asker: Option<Sender<Vec<String>>>) {
+        let mut state = self.reopen_state();
+        state.is_wanted = true;
+        state.askers.extend(asker);
+        if std::mem::replace(&mut state.is_running, true) {
+            return;
+        }
+        drop(state);
+        let logs = self.clone();
+        let started = std::thread::Builder::new().name("log-reopen".into()).spawn(move || {
+            while let Some(askers) = logs.takes_reopen() {
+                let faults = logs.reopen();
+                // Who has given up does not listen any more.
+                askers.iter().for_each(|asker| _ = asker.send(faults.clone()));
+            }
+        });
+        if let Err(error) = started {
+            *self.reopen_state() = ReopenState::default();
+            self.notices.error(&format!("the logs are not opened again: there can be no thread: {error}"));
+        }
+    }
+
+    fn reopen_state(&self) -> MutexGuard<'_, ReopenState> {
+        self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who waits for files to be opened again; where nobody has asked for it, the thread ends.
+    fn takes_reopen(&self) -> Option<Vec<Sender<Vec<String>>>> {
+        let mut state = self.reopen_state();
+        let is_wanted = std::mem::take(&mut state.is_wanted);
+        state.is_running = is_wanted;
+        is_wanted.then(|| std::mem::take(&mut state.askers))
+    }
+
+    /// Opens log files again; what was said before goes to the old ones. Returns what could not be opened.
+    fn reopen(&self) -> Vec<String> {
+        let of_errors = self.notices.sink().reopen();
+        let faults: Vec<String> =
+            of_errors.into_iter().chain(self.access().each().filter_map(LogSink::reopen)).collect();
+        faults.iter().for_each(|fault| self.notices.error(fault));
+        faults
+    }
+
+    /// Flushes and closes all logs.
+    pub fn close(&self) {
+        // As if a second had passed: what is not logged now never is.
+        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
+        let access = self.access();
+        access.each().for_each(LogSink::begin_to_close);
+        let until = Instant::now() + CLOSE_MAX;
+        access.each().for_each(|sink| sink.thread().wait(until));
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| thread.wait(until));
+        self.notices.sink().close();
+    }
+}

@@ -1,0 +1,355 @@
+//! Rights that threads and processes give up: files outside of some folders (Landlock), and system calls that they have no use
+//! for (seccomp).
+//!
+//! A restriction holds for the thread that makes it and for what that starts, and cannot be taken back. The server's
+//! serving threads restrict themselves; the others (they start workers, open logs and start an upgrade) do not, as workers
+//! would inherit it. Processes of an application with a `sandbox` are started by `komainu confine`, which restricts itself
+//! and becomes the worker's program.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use config::Config;
+use landlock::{
+    ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use seccompiler::BpfProgram;
+
+use crate::confine_arguments::Confine;
+use crate::granted_paths::{GrantedPaths, SandboxPaths};
+use crate::refused_calls::{
+    ADMINISTRATION, ATTRIBUTES, OF_OTHERS, RefusedCalls, SHARED_BY_USER, filter, without_clone3,
+};
+use crate::temporary_folder::{TemporaryFolder, folder_name};
+
+/// The newest version of Landlock whose rights are used; an older kernel enforces those that it knows.
+const LANDLOCK: ABI = ABI::V5;
+
+/// The devices that a confined application may use: any other one may be a terminal, or a disk.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// What every program reads: itself, its libraries and settings, and what the kernel reports.
+const SYSTEM: [&str; 11] = [
+    "/bin",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix/store",
+    "/proc",
+    "/run/systemd/resolve",
+    "/sbin",
+    "/sys",
+    "/usr",
+];
+
+/// What the serving threads restrict themselves to. Cheap to clone.
+#[derive(Clone)]
+pub struct Sandbox(Option<Arc<ThreadRules>>);
+
+struct ThreadRules {
+    /// Folders that the server writes to while it serves.
+    written: Vec<PathBuf>,
+    calls: BpfProgram,
+}
+
+impl Sandbox {
+    /// The one of a configuration, whose temporary files are in `temporary`.
+    ///
+    /// # Errors
+    /// Where this machine's system calls are not known.
+    pub fn new(config: &Config, temporary: PathBuf) -> io::Result<Sandbox> {
+        if !config.sandbox {
+            return Ok(Sandbox(None));
+        }
+        let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
+        let of_service = of_service.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
+        let written = of_service.chain([temporary]).collect();
+        let calls = filter(RefusedCalls { calls: &[ADMINISTRATION, OF_OTHERS], ..RefusedCalls::default() })?;
+        Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
+    }
+
+    /// Restricts this thread and what it starts: it writes to no other folder, starts no program, and makes none of some
+    /// system calls.
+    ///
+    /// # Errors
+    /// Where the kernel knows them and refuses.
+    pub fn restrict_thread(&self) -> io::Result<()> {
+        let Some(rules) = &self.0 else { return Ok(()) };
+        rules.restrict().map(drop)
+    }
+
+    /// What the kernel enforces, for people, as a thread finds out that tries it.
+    pub fn description(&self) -> String {
+        let Some(rules) = self.0.clone() else { return "off (`sandbox = false`)".into() };
+        let tried = std::thread::spawn(move || rules.restrict()).join();
+        match tried {
+            Ok(Ok(RulesetStatus::NotEnforced)) => "seccomp (this kernel has no Landlock)".into(),
+            Ok(Ok(RulesetStatus::PartiallyEnforced)) => {
+                "Landlock, as far as this kernel has it, and seccomp".into()
+            }
+            Ok(Ok(RulesetStatus::FullyEnforced)) => "Landlock and seccomp".into(),
+            Ok(Err(error)) => format!("none: {error}"),
+            Err(_) => "none".into(),
+        }
+    }
+}
+
+impl ThreadRules {
+    fn restrict(&self) -> io::Result<RulesetStatus> {
+        let write = AccessFs::from_write(LANDLOCK);
+        let status = restrict(write | AccessFs::Execute, BitFlags::EMPTY, &[(&self.written, write)]);
+        let status = status.map_err(|error| io::Error::other(format!("Landlock: {error}")))?;
+        match seccompiler::apply_filter(&self.calls) {
+            Ok(()) => Ok(status),
+            Err(error) => Err(io::Error::other(format!("seccomp: {error}"))),
+        }
+    }
+}
+
+/// Restricts these rights to the paths beneath which they are granted, and what leaves the sandbox to `scopes`; a path that is not there
+/// grants nothing.
+fn restrict(
+    handled: BitFlags<AccessFs>,
+    scopes: BitFlags<Scope>,
+    granted: &[(&[PathBuf], BitFlags<AccessFs>)],
+) -> Result<RulesetStatus, RulesetError> {
+    let mut ruleset = Ruleset::default().handle_access(handled)?;
+    if !scopes.is_empty() {
+        ruleset = ruleset.scope(scopes)?;
+    }
+    let mut ruleset = ruleset.create()?;
+    for (paths, access) in granted {
+        ruleset = ruleset.add_rules(path_beneath_rules(*paths, *access))?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
+}
+
+/// Whether this kernel keeps signals and connections to abstract sockets within a sandbox (Landlock ABI 6, Linux 6.12).
+fn has_scopes() -> bool {
+    let scoped = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    scoped.scope(Scope::Signal | Scope::AbstractUnixSocket).is_ok()
+}
+
+/// The command that starts a program of an application with this sandbox; `reads` is what the program itself is made of, and `interpreter`
+/// the path of what runs it.
+///
+/// # Errors
+/// A path of the sandbox that the application can lead elsewhere.
+pub fn confined(
+    sandbox: &config::AppSandbox,
+    reads: Vec<PathBuf>,
+    interpreter: Option<PathBuf>,
+    command: Vec<OsString>,
+) -> Result<Vec<OsString>, String> {
+    // The program is started in the application's folder.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let (reads, interpreter) = match &sandbox.read {
+        Some(given) => (reads.into_iter().chain(given.iter().cloned()).map(absolute).collect(), interpreter),
+        None => (Vec::new(), None),
+    };
+    let writes: Vec<PathBuf> = sandbox.write.iter().cloned().map(absolute).collect();
+    let interpreter = interpreter.map(absolute);
+    let system = SYSTEM.map(PathBuf::from);
+    let others: Vec<PathBuf> = sandbox.written_by_others.iter().cloned().map(absolute).collect();
+    let paths = SandboxPaths {
+        system: &system,
+        read: &reads,
+        interpreter: interpreter.as_deref(),
+        write: &writes,
+        written_by_others: &others,
+    };
+    // The program's start opens them again, as its user: here an error can still be returned.
+    GrantedPaths::open(paths)?;
+    let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
+    let mut path = |flag: &str, path: PathBuf| arguments.extend([flag.into(), path.into_os_string()]);
+    reads.into_iter().for_each(|read| path("--read", read));
+    interpreter.into_iter().for_each(|interpreter| path("--interpreter", interpreter));
+    writes.into_iter().for_each(|write| path("--write", write));
+    others.into_iter().for_each(|written| path("--written-by-others", written));
+    if !sandbox.network {
+        arguments.push("--no-network".into());
+    }
+    if sandbox.attributes {
+        arguments.push("--attributes".into());
+    }
+    Ok(arguments.into_iter().chain(["--".into()]).chain(command).collect())
+}
+
+/// `komainu confine`: gives up rights, and becomes the program. Returns only where that fails.
+///
+/// # Errors
+/// Where the kernel has no Landlock or seccomp; where there is no such program.
+pub fn confine(arguments: &Confine) -> Result<(), String> {
+    let (read, write) = (AccessFs::from_read(LANDLOCK), AccessFs::from_write(LANDLOCK));
+    let devices = DEVICES.map(PathBuf::from);
+    let system = SYSTEM.map(PathBuf::from);
+    let mut handled = write;
+    if !arguments.read.is_empty() {
+        handled |= read;
+    }
+    let mut paths = GrantedPaths::open(SandboxPaths {
+        system: &system,
+        read: &arguments.read,
+        interpreter: arguments.interpreter.as_deref(),
+        write: &arguments.write,
+        written_by_others: &arguments.written_by_others,
+    })?;
+    let temporary = temporary_folder(&paths);
+    paths.write.extend(temporary.iter().map(TemporaryFolder::granted));
+    let granted: [(&[PathBuf], BitFlags<AccessFs>); 4] = [
+        (&devices, handled & (AccessFs::ReadFile | AccessFs::WriteFile)),
+        (&system, handled & read),
+        (&paths.read, handled & read),
+        (&paths.write, handled),
+    ];
+    let granted: Vec<_> = granted.into_iter().filter(|(_, access)| !access.is_empty()).collect();
+    let scopes = Scope::AbstractUnixSocket | Scope::Signal;
+    let status =
+        restrict(handled, scopes, &granted).map_err(|error| format!("sandbox: Landlock: {error}"))?;
+    if status == RulesetStatus::NotEnforced {
+        return Err("sandbox: this kernel has no Landlock: remove `sandbox` of this application".into());
+    }
+    // The server, or the prototype's parent where it has a supervisor: both are ancestors of this process.
+    let ancestors =
+        [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
+    let attributes = if arguments.attributes { &[] } else { ATTRIBUTES };
+    let calls = filter(RefusedCalls {
+        calls: &[ADMINISTRATION, SHARED_BY_USER, attributes],
+        network: arguments.no_network,
+        of_others: true,
+        attributes: !arguments.attributes,
+        signals_to: (!has_scopes()).then_some(&ancestors),
+    });
+    for calls in [without_clone3(), calls] {
+        let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
+        seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
+    }
+    let [program, rest @ ..] = arguments.command.as_slice() else { return Err("sandbox: no program".into()) };
+    let mut command = Command::new(program);
+    command.args(rest);
+    temporary.iter().for_each(|folder| _ = command.env("TMPDIR", &folder.path));
+    let error = command.exec();
+    Err(format!("sandbox: cannot start {}: {error}", program.display()))
+}
+
+/// A temporary folder for the application, unless its sandbox grants the usual one.
+fn temporary_folder(granted: &GrantedPaths) -> Option<TemporaryFolder> {
+    let usual = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let app = std::env::var("KOMAINU_APP").ok().filter(|_| !granted.may_write(&usual))?;
+    let name = folder_name(&app);
+    TemporaryFolder::below(&usual, &name).or_else(|_| TemporaryFolder::below(Path::new("/tmp"), &name)).ok()
+}
+
+/// The process that serves, as workers get it.
+fn server_pid() -> u32 {
+    std::env::var("KOMAINU_SERVER").ok().and_then(|pid| pid.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    /// Runs it in a thread with a sandbox that allows writing to `folder`.
+    fn restricted<T: Send + 'static>(
+        folder: &std::path::Path,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let sandbox = Sandbox::new(&Config::default(), folder.to_path_buf()).unwrap();
+        std::thread::spawn(move || {
+            sandbox.restrict_thread().unwrap();
+            run()
+        })
+        .join()
+        .unwrap()
+    }
+
+    fn has_landlock() -> bool {
+        let sandbox = Sandbox::new(&Config::default(), std::env::temp_dir()).unwrap();
+        sandbox.description().contains("Landlock and")
+    }
+
+    #[test]
+    fn a_serving_thread_writes_to_its_folders_alone_and_starts_nothing() {
+        let base = std::env::temp_dir().join(format!("komainu-sandbox-{}", std::process::id()));
+        let (inside, outside) = (base.join("inside"), base.join("outside"));
+        fs::create_dir_all(&inside).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        fs::write(outside.join("read"), "read").unwrap();
+        let (theirs_inside, theirs_outside) = (inside.clone(), outside.clone());
+        let (written, refused, removed, read, started) = restricted(&inside, move || {
+            (
+                fs::write(theirs_inside.join("a"), "a").is_ok(),
+                fs::write(theirs_outside.join("a"), "a").map_err(|error| error.kind()),
+                fs::remove_file(theirs_outside.join("read")).map_err(|error| error.kind()),
+                fs::read_to_string(theirs_outside.join("read")).ok(),
+                Command::new("true").status().map_err(|error| error.kind()),
+            )
+        });
+        assert!(written && read.as_deref() == Some("read"));
+        assert_eq!(started.unwrap_err(), io::ErrorKind::PermissionDenied);
+        match has_landlock() {
+            true => assert_eq!(
+                (refused, removed),
+                (Err(io::ErrorKind::PermissionDenied), Err(io::ErrorKind::PermissionDenied))
+            ),
+            false => _ = writeln!(io::stderr(), "SKIPPED: this kernel has no Landlock"),
+        }
+        // This thread, which has started it, is not restricted.
+        fs::write(outside.join("b"), "b").unwrap();
+        assert!(Command::new("true").status().unwrap().success());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_serving_thread_does_what_serving_needs() {
+        let folder = std::env::temp_dir();
+        restricted(&folder, || {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            std::thread::spawn(|| ()).join().unwrap();
+            let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            fs::File::from(memory).write_all(b"a").unwrap();
+            assert!(fs::read_dir("/").unwrap().count() > 0);
+        });
+    }
+
+    #[test]
+    fn off_is_off() {
+        let config = Config { sandbox: false, ..Config::default() };
+        let sandbox = Sandbox::new(&config, PathBuf::new()).unwrap();
+        assert!(sandbox.description().starts_with("off"));
+        std::thread::spawn(move || {
+            sandbox.restrict_thread().unwrap();
+            assert!(Command::new("true").status().unwrap().success());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn the_command_of_a_confined_program() {
+        let sandbox = config::AppSandbox {
+            read: Some(vec!["/data".into()]),
+            write: vec!["/data/own".into()],
+            network: false,
+            attributes: true,
+            written_by_others: vec!["/other".into()],
+        };
+        let (reads, program) = (vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
+        let command = confined(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
+        let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
+        assert_eq!(
+            text.join(" "),
+            "/proc/self/exe confine --read /srv/app --read /data --interpreter /opt/bin/perl --write /data/own \
+             --written-by-others /other --no-network --attributes -- perl worker.pl"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Listening sockets that another process has bound: systemd, or the server that this one replaces.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{PathBuf, absolute};
+
+use net::{Bind, Listen, Listener};
+
+use logging::notice::ErrorLog;
+
+/// Such sockets, by their addresses.
+#[derive(Debug, Default)]
+pub struct GivenSockets(Vec<GivenListener>);
+
+#[derive(Debug)]
+struct GivenListener {
+    address: Bind,
+    sockets: Vec<OwnedFd>,
+    owns_file: bool,
+    of_systemd: bool,
+}
+
+impl GivenSockets {
+    /// Adds a socket that systemd has bound; its file stays systemd's.
+    ///
+    /// # Errors
+    /// The system's; where it is not bound.
+    pub(crate) fn add_of_systemd(&mut self, socket: OwnedFd) -> io::Result<()> {
+        self.add(vec![socket], false, None)?;
+        self.0.iter_mut().for_each(|given| given.of_systemd = true);
+        Ok(())
+    }
+
+    /// Adds sockets of one address. Whether the file of a Unix socket is removed once nobody listens on it; its path, where the
+    /// kernel knows it by another one.
+    ///
+    /// # Errors
+    /// The system's; where they are not bound.
+    pub(crate) fn add(
+        &mut self,
+        sockets: Vec<OwnedFd>,
+        owns_file: bool,
+        path: Option<PathBuf>,
+    ) -> io::Result<()> {
+        let Some(first) = sockets.first() else { return Ok(()) };
+        let address = path.map_or_else(|| net::bound_address(first), |path| Ok(Bind::Unix(path)))?;
+        match self.0.iter_mut().find(|known| known.address == address) {
+            Some(known) => known.sockets.extend(sockets),
+            None => self.0.push(GivenListener { address, sockets, owns_file, of_systemd: false }),
+        }
+        Ok(())
+    }
+
+    /// Their addresses.
+    pub fn addresses(&self) -> Vec<Bind> {
+        self.0.iter().map(|given| given.address.clone()).collect()
+    }
+
+    /// The sockets for these addresses, which are taken out; `None` for an address that has none. A port that the kernel
+    /// is to choose may be any that is left.
+    pub fn take(&mut self, wanted: &[Listen]) -> Vec<Option<TakenSockets>> {
+        let mut taken: Vec<Option<TakenSockets>> = wanted.iter().map(|_| None).collect();
+        for chosen in [false, true] {
+            for (listen, taken) in wanted.iter().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
+                let found = self.0.iter().position(|given| fits(&listen.at, &given.address, chosen));
+                *taken = found
+                    .map(|at| self.0.remove(at))
+                    .map(|GivenListener { sockets, owns_file, .. }| TakenSockets { sockets, owns_file });
+            }
+        }
+        taken
+    }
+}
+
+impl GivenSockets {
+    /// Says which sockets of systemd's were not taken.
+    pub fn warn_of_unused(&self, notices: &ErrorLog) {
+        for GivenListener { address, .. } in self.0.iter().filter(|given| given.of_systemd) {
+            let text =
+                format!("systemd passes a socket for {address}, which no `listen` names: it is not used");
+            notices.warn(&text);
+        }
+    }
+
+    /// Closes those that were not taken, and removes their files.
+    pub fn discard(self) {
+        for given in self.0 {
+            if let (Bind::Unix(path), true) = (&given.address, given.owns_file) {
+                net::remove_socket(path);
+            }
+        }
+    }
+}
+
+/// The sockets of one address.
+#[derive(Debug)]
+pub struct TakenSockets {
+    sockets: Vec<OwnedFd>,
+    /// The process that handed them over owns the file of the Unix socket until this one serves.
+    owns_file: bool,
+}
+
+impl TakenSockets {
+    /// A listener of them.
+    ///
+    /// # Errors
+    /// Those of [`Listener::adopt`].
+    pub fn adopt(self, listen: Listen) -> io::Result<Listener> {
+        Listener::adopt(listen, self.sockets, self.owns_file)
+    }
+}
+
+/// Whether a bound address is the one that is asked for, or one that the kernel may have `chosen` for it.
+fn fits(asked: &Bind, bound: &Bind, chosen: bool) -> bool {
+    match (asked, bound) {
+        (Bind::Tcp(asked), Bind::Tcp(bound)) => {
+            asked.ip() == bound.ip() && (asked.port() == bound.port() || (chosen && asked.port() == 0))
+        }
+        (Bind::Any(asked), Bind::Any(bound)) => asked == bound || (chosen && *asked == 0),
+        // Where the machine has no IPv6.
+        (Bind::Any(asked), Bind::Tcp(bound)) => {
+            bound.ip().is_unspecified() && bound.is_ipv4() && *asked == bound.port()
+        }
+        (Bind::Unix(asked), Bind::Unix(bound)) => match (absolute(asked), absolute(bound)) {
+            (Ok(asked), Ok(bound)) => asked == bound,
+            _ => asked == bound,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn tcp(text: &str) -> Bind {
+        Bind::Tcp(text.parse().unwrap())
+    }
+
+    #[test]
+    fn an_address_gets_its_own_sockets_and_a_port_to_be_chosen_what_is_left() {
+        let sockets: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let at: Vec<Bind> = sockets.iter().map(|socket| Bind::Tcp(socket.local_addr().unwrap())).collect();
+        let mut given = GivenSockets::default();
+        for socket in sockets {
+            given.add(vec![socket.into()], true, None).unwrap();
+        }
+        let wanted = [tcp("127.0.0.1:0"), at[1].clone(), tcp("127.0.0.2:0")].map(Listen::from);
+        let taken = given.take(&wanted);
+        let adopted: Vec<Option<Bind>> = taken
+            .into_iter()
+            .zip(wanted)
+            .map(|(taken, listen)| Some(taken?.adopt(listen).unwrap().address().clone()))
+            .collect();
+        assert_eq!(adopted, [Some(at[0].clone()), Some(at[1].clone()), None]);
+        assert_eq!(given.addresses(), []);
+    }
+
+    #[test]
+    fn several_sockets_of_an_address_belong_together() {
+        let one = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = Bind::Tcp(one.local_addr().unwrap());
+        let mut given = GivenSockets::default();
+        given.add(vec![one.try_clone().unwrap().into()], false, None).unwrap();
+        given.add(vec![one.into()], false, None).unwrap();
+        assert!(given.addresses().iter().eq([&at]));
+        assert_eq!(given.take(&[at.into()])[0].as_ref().unwrap().sockets.len(), 2);
+    }
+
+    #[test]
+    fn a_unix_socket_is_known_by_its_path() {
+        let path = std::env::temp_dir().join(format!("komainu-given-{}", std::process::id()));
+        let socket = UnixListener::bind(&path).unwrap();
+        let mut given = GivenSockets::default();
+        given.add(vec![socket.into()], true, None).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(given.take(&[Bind::Unix(path.with_extension("other")).into()])[0].is_none());
+        assert!(given.take(&[Bind::Unix(path).into()])[0].as_ref().unwrap().owns_file);
+    }
+}

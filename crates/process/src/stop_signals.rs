@@ -1,0 +1,40 @@
+//! Signals to stop: which of them is a request of its own.
+
+use std::time::{Duration, Instant};
+
+/// Signals within this time after a request to stop belong to it: systemd sends one to every process of a service, and shells and
+/// process managers send INT and TERM at once, or to the process and to its group.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// What signals to stop have arrived.
+#[derive(Debug, Default)]
+pub struct StopSignals {
+    /// When the last request began.
+    since: Option<Instant>,
+}
+
+impl StopSignals {
+    /// Whether a signal that arrives now is a request of its own; the second request ends the server at once.
+    pub fn is_request(&mut self, now: Instant) -> bool {
+        let is_same = self.since.is_some_and(|since| now.saturating_duration_since(since) < SAME_REQUEST);
+        if !is_same {
+            self.since = Some(now);
+        }
+        !is_same
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_within_a_second_are_one_request() {
+        let (mut signals, start) = (StopSignals::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert!(signals.is_request(at(0)));
+        assert!(!signals.is_request(at(0)) && !signals.is_request(at(999)));
+        assert!(signals.is_request(at(1_000)), "those that were ignored do not prolong it");
+        assert!(!signals.is_request(at(1_999)) && signals.is_request(at(2_000)));
+    }
+}

@@ -1,0 +1,294 @@
+//! The upgrade of a running server: the program is started again, gets the listening sockets, and takes over once it serves.
+//!
+//! The successor is started with the arguments of this process, from the file that it was started from, which may be
+//! another program by now. It reads the configuration again. Its standard input is a socket of packets: it asks for the
+//! listening sockets, and reports that it serves, or why it cannot. Until it serves nothing changes; both accept from the
+//! same sockets for a moment then, so that no connection is refused.
+
+use std::env;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use net::{Bind, Listener, trusted_path};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use link::DESCRIPTORS_MAX;
+
+use crate::link::{self, Packet};
+use crate::sockets::GivenSockets;
+use crate::systemd;
+
+/// The environment variable that marks a process as a successor; its value is the process id of its predecessor.
+pub const ENVIRONMENT: &str = "KOMAINU_PREDECESSOR";
+/// Time that a successor has for everything but loading applications.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Time for a process that has closed its end of the link to end.
+const END_MAX: Duration = Duration::from_secs(5);
+/// The longest reason that is passed on, in characters.
+const REASON_CHARS_MAX: usize = 2_000;
+
+/// How long a successor may take until it serves.
+pub fn start_max(config: &config::Config) -> Duration {
+    START_MAX + config.apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
+}
+
+/// The program to start for an upgrade: the file that this process was started from. To be called at the start, before
+/// that is replaced; later calls return the same.
+pub fn program() -> io::Result<PathBuf> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program.clone());
+    }
+    let current = env::current_exe()?;
+    // By its name, if that names it: a link to the program may be switched to the next version.
+    let name = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let named = match name.components().count() {
+        0 => None,
+        1 if !name.has_root() => {
+            env::split_paths(&folders).map(|folder| folder.join(&name)).find(|path| path.exists())
+        }
+        _ => Some(name),
+    };
+    let named = named.and_then(|path| std::path::absolute(path).ok());
+    let is_this = |path: &PathBuf| path.canonicalize().is_ok_and(|path| path == current);
+    let program = named.filter(is_this).unwrap_or_else(|| current.clone());
+    Ok(PROGRAM.get_or_init(|| program).clone())
+}
+
+/// What is said of an upgrade that worked.
+pub fn taken_over(pid: u32) -> String {
+    format!("upgrade: process {pid} has taken over; process {} finishes what runs", std::process::id())
+}
+
+/// What is said of one that did not.
+pub fn failed(reason: &str) -> String {
+    format!("the upgrade failed, and the old server continues: {reason}")
+}
+
+/// Copies of the sockets of a listener, to hand over.
+pub struct HandedSockets {
+    sockets: Vec<OwnedFd>,
+    owns_file: bool,
+    /// The path of a Unix socket that the kernel knows by another one.
+    path: Option<PathBuf>,
+}
+
+impl HandedSockets {
+    /// Those of `listener`.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn of(listener: &Listener) -> io::Result<HandedSockets> {
+        let sockets = listener.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        let path = match listener.address() {
+            Bind::Unix(path) => Some(path.clone())
+                .filter(|path| sockets.first().is_some_and(|first| !is_bound_to(first, path))),
+            _ => None,
+        };
+        Ok(HandedSockets { sockets, owns_file: listener.owns_file(), path })
+    }
+}
+
+/// Whether the kernel knows a socket by this path.
+fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
+    net::bound_address(socket).is_ok_and(|bound| bound == Bind::Unix(path.to_owned()))
+}
+
+/// A successor that was started.
+pub struct Successor {
+    process: Child,
+    pidfd: OwnedFd,
+    link: OwnedFd,
+    handed: Vec<HandedSockets>,
+}
+
+impl Successor {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// Where it cannot be started, with the name of the program.
+    pub fn start(handed: Vec<HandedSockets>) -> io::Result<Successor> {
+        if rustix::process::getpid() == Pid::INIT {
+            return Err(io::Error::other(
+                "this server is process 1 (of a container), which ends with it: replace the container",
+            ));
+        }
+        let program = program()?;
+        let doubt = trusted_path::replaceable_by_others(&program);
+        // One that is missing cannot be started either.
+        if let Some(why) = doubt
+            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) })?
+        {
+            return Err(io::Error::other(format!(
+                "{} is not started: {why}, so that others could have put another program there; \
+                 `chown root` and `chmod go-w` it",
+                program.display()
+            )));
+        }
+        let (ours, theirs) = link::pair()?;
+        let mut arguments = env::args_os();
+        let mut command = Command::new(&program);
+        command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
+        systemd::OF_PROCESS.iter().for_each(|name| _ = command.env_remove(name));
+        command.env(ENVIRONMENT, std::process::id().to_string()).stdin(Stdio::from(theirs));
+        let process = apps::spawn_apart(&mut command);
+        let process = process.map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", program.display()))
+        })?;
+        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty())?;
+        Ok(Successor { process, pidfd, link: ours, handed })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// A handle of its process, by which it can be killed.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn pidfd(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
+    /// Hands over the sockets, and waits until it serves. One that does not is ended.
+    ///
+    /// # Errors
+    /// Why it does not, for people.
+    pub fn wait_until_ready(mut self, limit: Duration) -> Result<(), String> {
+        let until = Instant::now() + limit;
+        let mut reason = None;
+        let outcome = loop {
+            match self.receive(until) {
+                Ok(Some(packet)) if packet.text == "ready" => return Ok(()),
+                Ok(Some(packet)) => match packet.words() {
+                    ("start", "") => {
+                        if let Err(error) = self.hand_over() {
+                            break format!("it does not take the sockets: {error}");
+                        }
+                    }
+                    ("failed", text) => {
+                        reason = Some(text.chars().take(REASON_CHARS_MAX).collect::<String>())
+                    }
+                    _ => break "it speaks another version of the protocol".to_owned(),
+                },
+                Ok(None) => match reason {
+                    Some(reason) => break reason,
+                    None => break format!("it ended: {}", self.end()),
+                },
+                Err(error) => break error.to_string(),
+            }
+        };
+        // It fails only where the process has ended already.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        // So that no zombie stays.
+        let _ = self.process.wait();
+        Err(outcome)
+    }
+
+    fn receive(&self, until: Instant) -> io::Result<Option<Packet>> {
+        let late =
+            || io::Error::other("it does not serve in time (30 s and `timeouts.start` of its applications)");
+        match is_readable(&self.link, until)? {
+            true => link::receive(&self.link),
+            false => Err(late()),
+        }
+    }
+
+    fn hand_over(&self) -> io::Result<()> {
+        for HandedSockets { sockets, owns_file, path } in &self.handed {
+            let owned = if *owns_file { "owned" } else { "lent" };
+            // Servers of earlier versions understand the line without a path.
+            let path = path.as_deref().map(link::text_of).transpose()?;
+            let line =
+                path.map_or_else(|| format!("listener {owned}"), |path| format!("listener {owned} {path}"));
+            link::send(&self.link, &line, &[])?;
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            for some in sockets.chunks(DESCRIPTORS_MAX) {
+                link::send(&self.link, "sockets", some)?;
+            }
+        }
+        link::send(&self.link, "end", &[])
+    }
+
+    /// How it has ended.
+    fn end(&mut self) -> String {
+        match is_readable(&self.pidfd, Instant::now() + END_MAX) {
+            Ok(true) => {
+                self.process.wait().map_or_else(|_| "see the error log".into(), |status| status.to_string())
+            }
+            _ => "it has closed its standard input".into(),
+        }
+    }
+}
+
+fn is_readable(fd: &OwnedFd, until: Instant) -> io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(count) => return Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The process that this one is to replace.
+#[derive(Clone, Debug)]
+pub struct Predecessor {
+    link: Arc<OwnedFd>,
+}
+
+impl Predecessor {
+    /// In a process that was started for an upgrade: what replaces it, and the sockets that it hands over. `None` in all others.
+    ///
+    /// # Errors
+    /// Where that fails.
+    pub fn take() -> io::Result<Option<(Predecessor, GivenSockets)>> {
+        let Some(link) = link::inherited(ENVIRONMENT)? else { return Ok(None) };
+        let mut given = GivenSockets::default();
+        link::send(&link, "start", &[])?;
+        let ended = || io::Error::other("the server that is to be replaced has ended");
+        let mut listeners: Vec<(bool, Option<PathBuf>, Vec<OwnedFd>)> = Vec::new();
+        loop {
+            let packet = link::receive(&link)?.ok_or_else(ended)?;
+            match (packet.words(), listeners.last_mut()) {
+                (("end", _), _) => break,
+                (("listener", line), _) => {
+                    let (owned, path) =
+                        line.split_once(' ').map_or((line, None), |(owned, path)| (owned, Some(path)));
+                    listeners.push((owned == "owned", path.map(PathBuf::from), Vec::new()));
+                }
+                (("sockets", _), Some((_, _, sockets))) => sockets.extend(packet.descriptors),
+                _ => {
+                    return Err(io::Error::other("the server that is to be replaced speaks another version"));
+                }
+            }
+        }
+        for (owns_file, path, sockets) in listeners {
+            given.add(sockets, owns_file, path)?;
+        }
+        Ok(Some((Predecessor { link: Arc::new(link) }, given)))
+    }
+
+    /// This process serves: the other one is to finish what runs, and end.
+    pub fn report_ready(&self) {
+        // Where it has ended, nobody is to be replaced.
+        let _ = link::send(&*self.link, "ready", &[]);
+    }
+
+    /// This process cannot serve.
+    pub fn report_failure(&self, reason: &str) {
+        let _ = link::send(&*self.link, &format!("failed {reason}"), &[]);
+    }
+}

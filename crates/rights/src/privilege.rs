@@ -1,0 +1,256 @@
+//! The user that a server started as root serves as, and how a process gives up root's rights for good.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use config::Config;
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+/// Default users of a server that was started as root; the first that exists is used: the user of Debian's web server
+/// packages, and the user without privileges that every system has.
+const USERS: [&str; 2] = ["www-data", "nobody"];
+/// The id of `nobody` where there is no list of users, as in a container with nothing but this program.
+const NOBODY: u32 = 65_534;
+
+/// The user of this name or number; `None` for a number without an entry.
+///
+/// # Errors
+/// There is no such user.
+pub fn user_of(user: &str) -> Result<Option<User>, String> {
+    let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
+    match (User::from_name(user).map_err(failed)?, user.parse()) {
+        (Some(known), _) => Ok(Some(known)),
+        (None, Ok(uid)) => User::from_uid(Uid::from_raw(uid)).map_err(failed),
+        (None, Err(_)) => Err(format!("there is no user {user}")),
+    }
+}
+
+/// The id of the group of this name or number.
+///
+/// # Errors
+/// There is no such group.
+pub fn group_id(group: &str) -> Result<u32, String> {
+    match Group::from_name(group) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        _ => group.parse().map_err(|_| format!("there is no group {group}")),
+    }
+}
+
+/// The environment variables that name a user and its home.
+pub fn account(uid: u32) -> Option<[(&'static str, std::ffi::OsString); 3]> {
+    let account = User::from_uid(uid.into()).ok()??;
+    let name = || std::ffi::OsString::from(&account.name);
+    Some([("HOME", account.dir.into()), ("USER", name()), ("LOGNAME", name())])
+}
+
+/// The user and the groups of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user's name, or its number in decimal.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Every group it belongs to, `gid` among them.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// The user of this name or number, with the group of this name or number or else its own; and the groups that it
+    /// is a member of.
+    ///
+    /// # Errors
+    /// Which of them does not exist.
+    pub fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
+        let known = user_of(user)?;
+        let gid = match (group, &known) {
+            (Some(group), _) => group_id(group)?,
+            (None, Some(known)) => known.gid.as_raw(),
+            (None, None) => return Err(format!("user {user} has no entry: name a `group` too")),
+        };
+        let mut groups = vec![gid];
+        if let Some(known) = &known {
+            let name = std::ffi::CString::new(known.name.as_str()).map_err(|error| error.to_string())?;
+            let member = getgrouplist(&name, Gid::from_raw(gid)).unwrap_or_default();
+            groups.extend(member.into_iter().map(Gid::as_raw).filter(|other| *other != gid));
+        }
+        let uid = match &known {
+            Some(known) => known.uid.as_raw(),
+            None => user.parse().unwrap_or(NOBODY),
+        };
+        Ok(Identity { name: user.to_owned(), uid, gid, groups })
+    }
+
+    /// The text of an identity, for [`Identity::parse`]: ids, groups and the name.
+    pub fn text(&self) -> String {
+        let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+        format!("{} {} {} {}", self.uid, self.gid, groups.join(","), self.name)
+    }
+
+    /// The identity of such a text; `None` for others.
+    pub fn parse(text: &str) -> Option<Identity> {
+        let mut words = text.splitn(4, ' ');
+        let mut word = || words.next();
+        let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
+        Some(Identity { name: word()?.to_owned(), uid, gid, groups })
+    }
+
+    /// The user of this process. Its name is a number where no list of this machine has it.
+    pub fn of_process() -> Identity {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let mut groups = vec![gid];
+        groups.extend(nix::unistd::getgroups().unwrap_or_default().into_iter().map(Gid::as_raw));
+        let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        Identity { name: name_in(&list, uid).unwrap_or_else(|| uid.to_string()), uid, gid, groups }
+    }
+
+    /// As root: makes a folder for this user. One that is there is given to the user only while it is empty.
+    ///
+    /// # Errors
+    /// Why it cannot be made.
+    pub fn make_folder(&self, path: &Path) -> io::Result<()> {
+        // What is opened here is what changes its owner, whatever the path names by then.
+        let folder = net::trusted_path::make_folder(path, Mode::RWXU)?;
+        let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
+        let is_entry = |name: &std::ffi::CStr| name != c"." && name != c"..";
+        let is_empty = !rustix::fs::Dir::read_from(&folder)?
+            .any(|entry| entry.map_or(true, |entry| is_entry(entry.file_name())));
+        if is_roots && is_empty {
+            let (user, group) = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
+            rustix::fs::fchown(&folder, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
+    /// The user for a server that was started as root and names none.
+    fn default_for_root() -> Identity {
+        USERS.iter().find_map(|user| Identity::named(user, None).ok()).unwrap_or_else(|| Identity {
+            name: NOBODY.to_string(),
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: vec![NOBODY],
+        })
+    }
+}
+
+/// The name of a user or group in a list as passwd(5) and group(5) have it. The system's own look-up may ask other machines, for
+/// which a thread that serves must not wait.
+pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(id)).then(|| name.to_owned())
+    })
+}
+
+/// How the server runs with regard to privileges.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Another process, with the rights of this user, serves.
+    Drop(Identity),
+    /// This process serves, as the user that started it; with a warning for the log if there is reason.
+    Keep(Option<String>),
+}
+
+/// Decides by the configuration and by who this process is. `stays` keeps root where no user is named.
+///
+/// # Errors
+/// Why the configured user cannot be used.
+pub fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
+    let root = rustix::process::geteuid().is_root();
+    let (user, group) = (config.user.as_deref(), config.group.as_deref());
+    if !root {
+        let other = |user: &str| {
+            Identity::named(user, group).is_ok_and(|other| other.uid != rustix::process::getuid().as_raw())
+        };
+        let warning = user
+            .filter(|user| other(user))
+            .map(|user| format!("`user = \"{user}\"` has no effect: only root can change its user"));
+        return Ok(Rights::Keep(warning));
+    }
+    let may_change = capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
+    let identity = match user {
+        Some(user) => Identity::named(user, group)?,
+        None if stays => {
+            let warning = "serving as root: name a user with --user, or `user` in a configuration file";
+            return Ok(Rights::Keep(Some(warning.into())));
+        }
+        None if !may_change => {
+            let warning =
+                "serving as root: this process may not change its user (no CAP_SETUID and CAP_SETGID)";
+            return Ok(Rights::Keep(Some(warning.into())));
+        }
+        None => Identity::default_for_root(),
+    };
+    match identity.uid {
+        0 => Ok(Rights::Keep(Some("serving as root, and so do applications without a `user`".into()))),
+        _ if may_change => Ok(Rights::Drop(identity)),
+        _ => Err(format!(
+            "cannot serve as {}: this process may not change its user (no CAP_SETUID and CAP_SETGID)",
+            identity.name
+        )),
+    }
+}
+
+/// Changes every thread of this process to the user, for good: no capability, an empty bounding set, and no_new_privs, so
+/// that set-user-id programs grant no privileges. To be called while the process has one thread.
+///
+/// # Errors
+/// What the system refused.
+pub fn become_user(identity: &Identity) -> io::Result<()> {
+    empty_bounding_set();
+    let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    drop_capabilities()?;
+    set_no_new_privs(true)?;
+    let left = capabilities(None)?;
+    let back = setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0));
+    match left.permitted.is_empty() && left.effective.is_empty() && back.is_err() {
+        true => Ok(()),
+        false => Err(io::Error::other("root's rights are still there")),
+    }
+}
+
+/// Gives up the capabilities that a process has without being root, such as those of systemd's `AmbientCapabilities`:
+/// its workers would inherit them. To be called while the process has one thread.
+///
+/// # Errors
+/// What the system refused.
+pub fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+}
+
+/// Keeps processes that this thread starts from gaining privileges; the thread keeps its own.
+///
+/// # Errors
+/// What the system refused.
+pub fn restrict_children() -> io::Result<()> {
+    empty_bounding_set();
+    Ok(set_no_new_privs(true)?)
+}
+
+/// Where it may not be emptied (a container without CAP_SETPCAP), no_new_privs keeps anybody from gaining what is in it.
+fn empty_bounding_set() {
+    for bit in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // EINVAL: the kernel has no more; EPERM: it may not.
+            Err(Errno::INVAL | _) => break,
+        }
+    }
+}

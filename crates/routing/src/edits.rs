@@ -1,0 +1,178 @@
+//! Edits of the fields of a route's responses.
+
+use std::rc::Rc;
+
+use http::template::Values;
+use http::{Fields, Template, TemplatePart, Variable};
+use net::{Exchange, FieldEdits};
+
+use logging::access;
+
+/// Edits of response fields; most are the same for every request.
+pub enum RouteEdits {
+    /// The response stays as it is.
+    None,
+    /// Edits without variables.
+    Fixed(Rc<FieldEdits>),
+    /// In the order in which they are made.
+    Templates(Vec<TemplateEdits>),
+    /// Others for clients that use `https`.
+    Secure {
+        /// Edits of responses in the clear.
+        plain: Box<RouteEdits>,
+        /// Edits of responses over TLS.
+        secure: Box<RouteEdits>,
+    },
+}
+
+/// What `security_headers` sets.
+const SECURITY_HEADERS: [(&str, &str); 3] = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+    ("Referrer-Policy", "strict-origin-when-cross-origin"),
+];
+
+impl RouteEdits {
+    /// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+    pub fn of_site(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
+        let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
+        let own = fields_set(headers);
+        // What the configuration says of a field itself comes after it.
+        let plain: Vec<_> =
+            Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
+        let Some(hsts) = &site.hsts else { return RouteEdits::of(&plain) };
+        let hsts = fields_set(&[("Strict-Transport-Security", hsts)]);
+        let secure: Vec<_> = std::iter::once(&hsts).chain(plain.iter().copied()).collect();
+        RouteEdits::Secure {
+            plain: Box::new(RouteEdits::of(&plain)),
+            secure: Box::new(RouteEdits::of(&secure)),
+        }
+    }
+
+    /// Those of a configuration, the outermost level first.
+    pub fn of(levels: &[&config::ResponseHeaders]) -> RouteEdits {
+        if levels.is_empty() {
+            return RouteEdits::None;
+        }
+        let templates: Vec<TemplateEdits> = levels
+            .iter()
+            .map(|level| TemplateEdits {
+                remove: level.remove.clone(),
+                set: level.set.clone(),
+                add: level.add.clone(),
+            })
+            .collect();
+        match fixed(&templates) {
+            Some(edits) => RouteEdits::Fixed(Rc::new(edits)),
+            None => RouteEdits::Templates(templates),
+        }
+    }
+}
+
+/// Edits with variables of the request.
+pub struct TemplateEdits {
+    pub(crate) remove: Vec<String>,
+    pub(crate) set: Vec<(String, Template)>,
+    pub(crate) add: Vec<(String, Template)>,
+}
+
+impl TemplateEdits {
+    /// The edits for one request. A value that is invalid because of the request is left out, and one of variables that are all empty.
+    pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
+        TemplateEdits::made(all, |fields, name, template| {
+            let mut value = Vec::new();
+            template.write(&mut value, values);
+            if value.is_empty() && template.fixed().is_none() {
+                return;
+            }
+            let _ = fields.try_push(name.as_bytes(), &value);
+        })
+    }
+
+    /// The edits of all levels in order; `push` adds a field with the value of a template.
+    pub(crate) fn made(
+        all: &[TemplateEdits],
+        mut push: impl FnMut(&mut Fields, &str, &Template),
+    ) -> FieldEdits {
+        let mut edits = FieldEdits::default();
+        for level in all {
+            for name in &level.remove {
+                edits.replace(name.as_bytes());
+            }
+            for (name, template) in &level.set {
+                edits.replace(name.as_bytes());
+                push(&mut edits.set, name, template);
+            }
+            for (name, template) in &level.add {
+                push(&mut edits.add, name, template);
+            }
+        }
+        edits
+    }
+}
+
+impl RouteEdits {
+    /// Applies the edits to all responses from now on.
+    pub(crate) fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
+        match self {
+            RouteEdits::None => {}
+            RouteEdits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
+            RouteEdits::Templates(templates) => {
+                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
+                exchange.set_edits(Some(Rc::new(edits)));
+            }
+            RouteEdits::Secure { plain, secure } => {
+                let edits = if exchange.request().client().secure { secure } else { plain };
+                edits.make(exchange, prefix);
+            }
+        }
+    }
+}
+
+impl RouteEdits {
+    /// Makes those edits once more whose values name the user: it is known only once `auth` has verified it, and what came between has
+    /// added fields of its own.
+    pub(crate) fn name_user(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
+        let levels = match self {
+            RouteEdits::None | RouteEdits::Fixed(_) => return,
+            RouteEdits::Templates(levels) => levels,
+            RouteEdits::Secure { plain, .. } => return plain.name_user(exchange, prefix),
+        };
+        for (name, template) in levels.iter().flat_map(|level| level.set.iter().chain(&level.add)) {
+            let is_user = |part: &TemplatePart| matches!(part, TemplatePart::Variable(Variable::RemoteUser));
+            if !template.parts().iter().any(is_user) {
+                continue;
+            }
+            let (mut value, mut fields) = (Vec::new(), Fields::new());
+            template.write(&mut value, &values(exchange, prefix));
+            if fields.try_push(name.as_bytes(), &value).is_ok() {
+                exchange.replace_fields(&[name], &fields);
+            }
+        }
+    }
+}
+
+/// What the variables of a request stand for, with the prefix of its route.
+pub(crate) fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
+    Values { prefix, ..access::values(&exchange.request()) }
+}
+
+/// Edits that set these fields.
+fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
+    let set = fields.iter().map(|(name, value)| {
+        let text = value.replace('$', "$$");
+        let template = http::Template::parse(&text, |_| false);
+        ((*name).to_owned(), template.expect("a value without variables is a template"))
+    });
+    config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
+}
+
+/// The edits as fixed fields, if no value depends on the request.
+fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
+    let mut depends = false;
+    let edits = TemplateEdits::made(levels, |fields, name, template| {
+        let Some(text) = template.fixed() else { return depends = true };
+        fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
+    });
+    (!depends).then_some(edits)
+}

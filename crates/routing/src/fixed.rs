@@ -1,0 +1,22 @@
+//! From the configuration of fixed responses to their handlers.
+
+use http::{Fields, Name, Status};
+
+use crate::router::Handler;
+use crate::templates::{BodyEscape, FilledResponse};
+
+/// The handler of a fixed response.
+pub fn fixed_response(respond: &config::Respond) -> Handler {
+    let mut fields = Fields::new();
+    fields.push(Name::ContentType, respond.media_type.as_bytes());
+    if let Some(body) = &respond.filled {
+        let (status, escape) = (status(respond.status), BodyEscape::of(&respond.media_type));
+        return Handler::Fill(Box::new(FilledResponse { status, fields, body: body.clone(), escape }));
+    }
+    Handler::Respond { status: status(respond.status), fields, body: respond.body.clone().into_bytes() }
+}
+
+/// A status of the configuration.
+pub fn status(code: u16) -> Status {
+    Status::of(code).expect("the configuration holds statuses of three digits")
+}

@@ -1,0 +1,198 @@
+//! Countries of addresses, from a file in MaxMind's format that is read once.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use maxminddb::{PathElement, Reader, WithinOptions};
+
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+
+/// The largest file, in bytes.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// Networks that are looked at before a file is used: whether they can be read, and whether any has a country.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// Where a record has the code of a country, in this order: MaxMind's own and DB-IP's, then those of IPinfo's files.
+const PLACES: [&[PathElement<'static>]; 4] = [
+    &[PathElement::Key("country"), PathElement::Key("iso_code")],
+    &[PathElement::Key("registered_country"), PathElement::Key("iso_code")],
+    &[PathElement::Key("country_code")],
+    &[PathElement::Key("country")],
+];
+
+/// A file of countries.
+pub struct CountryDatabase {
+    path: PathBuf,
+    bytes: Arc<[u8]>,
+    reader: Reader<Arc<[u8]>>,
+}
+
+impl CountryDatabase {
+    /// That of a configuration, if it has one. One of `before` with the same name stays where the file has not changed, and where it is
+    /// broken now, which is logged.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no countries; with its name.
+    pub fn of(
+        geo: Option<&config::Geo>,
+        before: Option<&Arc<CountryDatabase>>,
+        files: &ConfigFiles,
+        notices: Option<&ErrorLog>,
+    ) -> io::Result<Option<Arc<CountryDatabase>>> {
+        let Some(config::Geo { database: path }) = geo else { return Ok(None) };
+        let before = before.filter(|before| before.path == *path);
+        let read = files.read_up_to(path, FILE_BYTES_MAX).and_then(|bytes| match before {
+            Some(before) if *before.bytes == *bytes => Ok(before.clone()),
+            _ => CountryDatabase::new(path.clone(), bytes.into()).map(Arc::new),
+        });
+        match (read, before) {
+            (Ok(read), _) => Ok(Some(read)),
+            (Err(error), Some(before)) => {
+                if let Some(notices) = notices {
+                    notices
+                        .warn(&format!("`[geo] database`: {error}; countries stay those of the file before"));
+                }
+                Ok(Some(before.clone()))
+            }
+            (Err(error), None) => Err(io::Error::new(error.kind(), format!("`[geo] database`: {error}"))),
+        }
+    }
+
+    fn new(path: PathBuf, bytes: Arc<[u8]>) -> io::Result<CountryDatabase> {
+        let failed =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+        let broken = |error| {
+            failed(format!(
+                "this is no whole database in MaxMind's format (.mmdb): {error}; download it again"
+            ))
+        };
+        let reader = Reader::from_source(bytes.clone()).map_err(broken)?;
+        let mut has_country = false;
+        for found in reader.networks(WithinOptions::default()).map_err(broken)?.take(LOOKED_AT_MAX) {
+            has_country |= code(&found.map_err(broken)?).is_some();
+        }
+        if !has_country {
+            let kind = &reader.metadata().database_type;
+            return Err(failed(format!(
+                "it has no countries: it is of the type {kind:?}; GeoLite2-Country has them, and GeoLite2-City"
+            )));
+        }
+        Ok(CountryDatabase { bytes, reader, path })
+    }
+
+    /// The code of the country that an address is in, where the file has it.
+    pub(crate) fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
+        code(&self.reader.lookup(address.to_canonical()).ok()?)
+    }
+}
+
+/// The code of the country in a record.
+fn code(found: &maxminddb::LookupResult<'_, Arc<[u8]>>) -> Option<[u8; 2]> {
+    let text = |place: &&[PathElement<'static>]| found.decode_path::<&str>(place).ok().flatten();
+    let code: [u8; 2] = PLACES.iter().find_map(text)?.as_bytes().try_into().ok()?;
+    code.iter().all(u8::is_ascii_uppercase).then_some(code)
+}
+
+#[cfg(test)]
+#[path = "../../komainu/tests/mmdb/mod.rs"]
+mod mmdb;
+
+#[cfg(test)]
+mod tests {
+    use super::mmdb::{Record, database};
+    use super::*;
+
+    fn read(bytes: &[u8]) -> io::Result<CountryDatabase> {
+        CountryDatabase::new("countries.mmdb".into(), bytes.into())
+    }
+
+    fn country(database: &CountryDatabase, address: &str) -> Option<String> {
+        let code = database.country(address.parse().unwrap())?;
+        Some(String::from_utf8(code.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn addresses_are_in_the_country_of_the_smallest_network() {
+        let bytes = database(&[
+            ("10.0.0.0/8", Record::Country("DE")),
+            ("10.1.0.0/16", Record::Country("AT")),
+            ("2001:db8::/32", Record::Country("FR")),
+            ("192.0.2.0/24", Record::Registered("US")),
+            ("198.51.100.7/32", Record::Plain("CH")),
+            ("203.0.113.0/24", Record::Country("")),
+        ]);
+        let database = read(&bytes).unwrap();
+        for (address, wanted) in [
+            ("10.0.0.1", Some("DE")),
+            ("10.1.255.255", Some("AT")),
+            ("10.2.0.0", Some("DE")),
+            ("11.0.0.0", None),
+            ("::ffff:10.1.0.1", Some("AT")),
+            ("2001:db8:ffff::1", Some("FR")),
+            ("2001:db9::1", None),
+            ("192.0.2.1", Some("US")),
+            ("198.51.100.7", Some("CH")),
+            ("198.51.100.8", None),
+            ("203.0.113.1", None),
+        ] {
+            assert_eq!(country(&database, address).as_deref(), wanted, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_database_of_countries_is_refused_by_name() {
+        let whole = database(&[("10.0.0.0/8", Record::Country("DE"))]);
+        let error = |bytes: &[u8]| read(bytes).err().expect("it is refused").to_string();
+        assert!(error(b"").contains("countries.mmdb: this is no whole database"));
+        assert!(error(b"<html>moved</html>").contains("download it again"));
+        assert!(error(&whole[..whole.len() / 2]).contains("this is no whole database"));
+        let systems = database(&[("10.0.0.0/8", Record::System(64_500))]);
+        assert!(
+            error(&systems).contains("it has no countries: it is of the type \"Test\""),
+            "{}",
+            error(&systems)
+        );
+    }
+
+    #[test]
+    fn no_change_of_a_byte_makes_a_lookup_panic() {
+        let networks = [("10.0.0.0/8", Record::Country("DE")), ("2001:db8::/32", Record::Registered("FR"))];
+        let whole = database(&networks);
+        let mut random = fastrand::Rng::with_seed(11);
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << random.u8(..8);
+            let Ok(reader) = Reader::from_source(Arc::<[u8]>::from(bytes.as_slice())) else { continue };
+            let database = CountryDatabase { path: PathBuf::new(), bytes: bytes.into(), reader };
+            for address in ["10.0.0.1", "2001:db8::1", "203.0.113.9", "::"] {
+                if let Some(code) = database.country(address.parse().unwrap()) {
+                    assert!(code.iter().all(u8::is_ascii_uppercase));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_file_leaves_the_countries_of_before() {
+        let path = std::env::temp_dir().join(format!("komainu-geo-{}.mmdb", std::process::id()));
+        let geo = config::Geo { database: path.clone() };
+        let of = |before: Option<&Arc<CountryDatabase>>| {
+            CountryDatabase::of(Some(&geo), before, &ConfigFiles::default(), None)
+        };
+        std::fs::write(&path, database(&[("10.0.0.0/8", Record::Country("DE"))])).unwrap();
+        let first = of(None).unwrap().unwrap();
+        let same = of(Some(&first)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &same), "it has not changed");
+        std::fs::write(&path, b"broken").unwrap();
+        assert!(Arc::ptr_eq(&first, &of(Some(&first)).unwrap().unwrap()));
+        assert!(of(None).err().unwrap().to_string().contains("`[geo] database`"));
+        std::fs::write(&path, database(&[("10.0.0.0/8", Record::Country("AT"))])).unwrap();
+        assert_eq!(country(&of(Some(&first)).unwrap().unwrap(), "10.0.0.1").as_deref(), Some("AT"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(of(Some(&first)).unwrap().is_some());
+        assert!(CountryDatabase::of(None, Some(&first), &ConfigFiles::default(), None).unwrap().is_none());
+    }
+}

@@ -1,0 +1,114 @@
+//! Gives requests their ids and their place in a trace.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+
+use config::{IdSource, SHARE_ALL};
+use http::ids::{is_request_id, is_tracestate, traceparent};
+use http::{Name, RequestId, RequestIds, TraceSpan};
+use net::Request;
+
+/// What the configuration says about ids.
+#[derive(Clone, Debug)]
+pub struct IdRules {
+    pub(crate) request: IdSource,
+    /// Whose traces are continued, and the share of new ones that are recorded, in millionths; `None` for no traces.
+    pub(crate) trace: Option<(IdSource, u32)>,
+}
+
+/// Makes the ids of one core: pseudo-random numbers, which cannot be guessed from others.
+pub(crate) struct IdMaker {
+    key: RandomState,
+    made: Cell<u64>,
+    /// The upper half of an id is this plus their count, so that no two of them are the same.
+    first: u64,
+}
+
+impl IdMaker {
+    pub(crate) fn new() -> IdMaker {
+        let key = RandomState::new();
+        let first = key.hash_one("first");
+        IdMaker { key, made: Cell::new(0), first }
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        let made = self.made.get();
+        self.made.set(made.wrapping_add(1));
+        self.key.hash_one(made)
+    }
+
+    fn next_wide(&self) -> u128 {
+        let upper = self.first.wrapping_add(self.made.get());
+        // Zero is no valid id.
+        (u128::from(upper) << 64 | u128::from(self.next())).max(1)
+    }
+}
+
+impl IdRules {
+    /// The rules of `request_ids` and `[tracing]`.
+    pub fn new(config: &config::Config) -> IdRules {
+        let tracing = &config.tracing;
+        IdRules {
+            request: config.request_ids,
+            trace: tracing.enabled.then_some((tracing.from, tracing.sample)),
+        }
+    }
+
+    /// The ids of a request, once it is known who sent it.
+    pub(crate) fn ids(&self, request: &Request<'_>, maker: &IdMaker) -> RequestIds {
+        let is_trusted = request.client().vouched.is_some();
+        let uses = |source| match source {
+            IdSource::Off | IdSource::New => false,
+            IdSource::Trusted => is_trusted,
+            IdSource::Any => true,
+        };
+        let has_valid_id =
+            || uses(self.request) && only(request, Name::XRequestId).is_some_and(is_request_id);
+        let id = match self.request {
+            IdSource::Off => RequestId::None,
+            _ if has_valid_id() => RequestId::Sent,
+            _ => RequestId::Made(maker.next_wide()),
+        };
+        let trace = self.trace.map(|(from, share)| {
+            let sent = only(request, Name::Traceparent).filter(|_| uses(from)).and_then(traceparent);
+            let span = maker.next().max(1);
+            match sent {
+                Some((trace, parent, is_sampled)) => {
+                    let has_state = values(request, Name::Tracestate).all(is_tracestate);
+                    TraceSpan { trace, parent, span, is_sampled, has_state }
+                }
+                None => {
+                    let trace = maker.next_wide();
+                    // Not by the lower half of the id, which others may sample by.
+                    let is_sampled = maker.next() % u64::from(SHARE_ALL) < u64::from(share);
+                    TraceSpan { trace, parent: 0, span, is_sampled, has_state: false }
+                }
+            }
+        });
+        RequestIds { request: id, trace }
+    }
+}
+
+fn values<'x>(request: &Request<'x>, name: Name) -> impl Iterator<Item = &'x [u8]> {
+    request.fields().filter(move |(id, ..)| *id == name).map(|(_, _, value)| value)
+}
+
+/// The value of a field that stands there once.
+fn only<'x>(request: &Request<'x>, name: Name) -> Option<&'x [u8]> {
+    let mut all = values(request, name);
+    all.next().filter(|_| all.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_ids_are_different() {
+        let maker = IdMaker::new();
+        let mut ids: Vec<u128> = (0..1_000_000).map(|_| maker.next_wide()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 1_000_000);
+    }
+}

@@ -1,0 +1,312 @@
+//! What a route makes of the path of a request: variables of what its regular expression captures, and another path.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use config::{Config, PathPattern, VariableMap};
+use http::path::{EmptySegments, encode_beyond_ascii, encoded, encoded_segment};
+use http::template::{OwnValues, Values};
+use http::{Reject, RequestHead, RequestIds, Status, Template, scan};
+use ipnet::IpNet;
+use net::Exchange;
+
+use crate::edits::values;
+use crate::geo::CountryDatabase;
+use crate::request_path::RequestPath;
+
+/// Bytes of a path and query that a route has made.
+const REWRITTEN_BYTES_MAX: usize = 32 * 1024;
+/// How often the search for a route begins again.
+pub const ROUNDS_MAX: u32 = 10;
+
+/// The maps of a configuration, and its countries.
+pub struct MapValues {
+    maps: Vec<(String, MapRule)>,
+    countries: Option<Arc<CountryDatabase>>,
+}
+
+struct MapRule {
+    of: Template,
+    exact: HashMap<Box<[u8]>, Template>,
+    patterns: Vec<(config::MapKey, Template)>,
+    networks: NetworkTable,
+    default: Template,
+}
+
+impl MapValues {
+    /// Those of a configuration, if it has some.
+    pub fn new(config: &Config, countries: Option<&Arc<CountryDatabase>>) -> Option<Rc<MapValues>> {
+        if config.maps.is_empty() && countries.is_none() {
+            return None;
+        }
+        let maps = config.maps.iter().map(|(name, map)| (name.clone(), MapRule::new(map)));
+        Some(Rc::new(MapValues { maps: maps.collect(), countries: countries.cloned() }))
+    }
+}
+
+impl MapRule {
+    fn new(map: &VariableMap) -> MapRule {
+        let (mut exact, mut patterns) = (HashMap::new(), Vec::new());
+        for (key, value) in &map.values {
+            match key.exact() {
+                Some(text) => _ = exact.insert(text.as_bytes().into(), value.clone()),
+                None => patterns.push((key.clone(), value.clone())),
+            }
+        }
+        let networks = NetworkTable::new(&map.networks);
+        MapRule { of: map.of.clone(), exact, patterns, networks, default: map.default.clone() }
+    }
+}
+
+/// Results by network.
+struct NetworkTable {
+    results: HashMap<IpNet, Template>,
+    /// The lengths of their prefixes, the longest first.
+    lengths: Vec<u8>,
+}
+
+impl NetworkTable {
+    fn new(networks: &[(IpNet, Template)]) -> NetworkTable {
+        let mut lengths: Vec<u8> = networks.iter().map(|(network, _)| network.prefix_len()).collect();
+        lengths.sort_unstable_by(|one, other| other.cmp(one));
+        lengths.dedup();
+        let results = networks.iter().map(|(network, result)| (network.trunc(), result.clone()));
+        NetworkTable { results: results.collect(), lengths }
+    }
+
+    /// The result for the smallest network that has this address.
+    fn find(&self, value: &[u8]) -> Option<&Template> {
+        if self.lengths.is_empty() {
+            return None;
+        }
+        let address: IpAddr = std::str::from_utf8(value).ok()?.parse().ok()?;
+        let of = |length: &u8| self.results.get(&IpNet::new(address.to_canonical(), *length).ok()?.trunc());
+        self.lengths.iter().find_map(of)
+    }
+}
+
+impl OwnValues for MapValues {
+    fn write(&self, name: &str, _: bool, values: &Values<'_>, out: &mut Vec<u8>) {
+        let Some((_, map)) = self.maps.iter().find(|(known, _)| known == name) else { return };
+        let mut value = Vec::new();
+        map.of.write(&mut value, values);
+        let pattern = || map.patterns.iter().find(|(key, _)| key.matches(&value)).map(|(_, result)| result);
+        let network = || map.networks.find(&value);
+        let exact = map.exact.get(value.as_slice());
+        let result = exact.or_else(network).or_else(pattern).unwrap_or(&map.default);
+        result.write(out, values);
+    }
+
+    fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
+        self.countries.as_ref()?.country(address)
+    }
+}
+
+/// The variables of a request on a route with a regular expression.
+struct CapturedValues {
+    captures: Vec<(String, Vec<u8>)>,
+    maps: Option<Rc<MapValues>>,
+}
+
+impl OwnValues for CapturedValues {
+    fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>) {
+        match self.captures.iter().find(|(known, _)| known == name) {
+            Some((_, value)) if is_strict => out.extend_from_slice(encoded_segment(value).as_bytes()),
+            Some((_, value)) => out.extend_from_slice(&encoded(value)),
+            None => {
+                if let Some(maps) = &self.maps {
+                    maps.write(name, is_strict, values, out);
+                }
+            }
+        }
+    }
+
+    fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
+        self.maps.as_ref()?.country(address)
+    }
+}
+
+/// What a route makes of the path.
+pub struct PathRules {
+    /// The paths of the route, where one of them has groups.
+    captures: Vec<PathPattern>,
+    maps: Option<Rc<MapValues>>,
+    rewrite: Option<Template>,
+    /// Whether the search for a route begins again.
+    pub is_search: bool,
+}
+
+impl PathRules {
+    /// Those of a route; `None` where it leaves the path as it is and captures nothing.
+    pub fn new(route: &config::Route, maps: Option<&Rc<MapValues>>) -> Option<Box<PathRules>> {
+        let has_groups = route.path.iter().any(|path| !path.groups().is_empty());
+        (has_groups || route.rewrite.is_some()).then(|| {
+            Box::new(PathRules {
+                captures: if has_groups { route.path.clone() } else { Vec::new() },
+                maps: maps.cloned(),
+                rewrite: route.rewrite.clone(),
+                is_search: route.action == config::Action::Rewrite,
+            })
+        })
+    }
+
+    /// Sets the variables of what the path has captured.
+    pub(crate) fn capture(&self, x: &mut Exchange<'_>, path: &RequestPath) {
+        let found = self.captured(path.bytes(&x.request()));
+        if let Some(own) = found {
+            x.set_own_values(own);
+        }
+    }
+
+    fn captured(&self, path: &[u8]) -> Option<Rc<dyn OwnValues>> {
+        let captures = self.captures.iter().find(|one| one.matches(path))?.captures(path)?;
+        Some(Rc::new(CapturedValues { captures, maps: self.maps.clone() }))
+    }
+
+    /// Gives the request the route's path; `prefix` is the part of the route's path before its final `*`. Returns the new path, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// The request makes it one that no client could ask for: 400, or 414 where it is too long.
+    pub(crate) fn rewrite(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<Option<RequestPath>, Reject> {
+        let Some(target) = self.target(&values(x, prefix))? else { return Ok(None) };
+        x.rewrite_target(&target);
+        RequestPath::of(&x.request()).map(Some)
+    }
+
+    /// The new path and query for a request; `None` where the client's stay.
+    fn target(&self, values: &Values<'_>) -> Result<Option<Vec<u8>>, Reject> {
+        let Some(rewrite) = &self.rewrite else { return Ok(None) };
+        let mut target = Vec::new();
+        rewrite.write(&mut target, values);
+        if !target.contains(&b'?') {
+            if let Some(query) = values.head.target.query {
+                target.push(b'?');
+                target.extend_from_slice(&encode_beyond_ascii(query.of(values.bytes)));
+            }
+        } else if target.ends_with(b"?") {
+            target.pop();
+        }
+        if target.len() > REWRITTEN_BYTES_MAX {
+            return Err(Reject::new(URI_TOO_LONG, "the rewritten path is too long"));
+        }
+        if !target.starts_with(b"/") || scan::target(&target) != target.len() {
+            return Err(Reject::bad("the rewritten path is not valid"));
+        }
+        let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
+        // Neither the request nor the rule has one, but together they may: it would lead out of the folder that the rule names.
+        if path.split(|&byte| byte == b'/').any(is_dots) {
+            return Err(Reject::bad("the rewritten path has a dot segment"));
+        }
+        Ok(Some(target))
+    }
+
+    /// The new path and query for a request that nobody has sent: of this host, with the target and its decoded path.
+    ///
+    /// # Errors
+    /// Those of [`PathRules::rewrite`].
+    pub fn explained(
+        &self,
+        (host, target, path): (&str, &str, &[u8]),
+        empty_segments: EmptySegments,
+        prefix: &[u8],
+    ) -> Result<Option<Vec<u8>>, Reject> {
+        let bytes = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        head.parse(&bytes, &http::Limits::default())?;
+        let own = self.captured(path);
+        let maps = self.maps.as_deref().map(|maps| maps as &dyn OwnValues);
+        self.target(&Values {
+            head: &head,
+            bytes: &bytes,
+            empty_segments,
+            client: None,
+            is_secure: false,
+            tls: None,
+            ids: RequestIds::default(),
+            user: b"",
+            prefix,
+            upstream: "",
+            own: own.as_deref().or(maps),
+        })
+    }
+
+    /// The same for a route that only rewrites, `rounds` routes after the first one.
+    ///
+    /// # Errors
+    /// Those of [`PathRules::rewrite`], and 500 after too many rounds.
+    pub(crate) fn search_again(
+        &self,
+        x: &mut Exchange<'_>,
+        path: &RequestPath,
+        prefix: &[u8],
+        rounds: &mut u32,
+    ) -> Result<RequestPath, Reject> {
+        if *rounds == ROUNDS_MAX {
+            let status = Status::INTERNAL_SERVER_ERROR;
+            return Err(Reject::new(status, "more than 10 routes have rewritten the path"));
+        }
+        *rounds += 1;
+        self.capture(x, path);
+        Ok(self.rewrite(x, prefix)?.unwrap_or_default())
+    }
+}
+
+/// The part of a route's path before its final `*`, for `$rest`.
+pub fn route_prefix(route: &config::Route) -> Vec<u8> {
+    route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default()
+}
+
+/// RFC 9110 section 15.5.15.
+const URI_TOO_LONG: Status = Status::of(414).expect("three digits");
+
+/// Whether a segment is `.` or `..`, encoded or not.
+fn is_dots(segment: &[u8]) -> bool {
+    let (mut rest, mut dots) = (segment, 0);
+    while !rest.is_empty() {
+        rest = match rest {
+            [b'.', rest @ ..] | [b'%', b'2', b'e' | b'E', rest @ ..] => rest,
+            _ => return false,
+        };
+        dots += 1;
+    }
+    (1..=2).contains(&dots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_network_counts() {
+        let text = |text: &str| Template::parse(text, |_| false).unwrap();
+        let networks =
+            [("0.0.0.0/0", "all"), ("10.0.0.0/8", "ten"), ("10.1.2.3/16", "small"), ("2001:db8::/32", "six")];
+        let networks = networks.map(|(network, result)| (network.parse().unwrap(), text(result)));
+        let table = NetworkTable::new(&networks);
+        let find = |value: &str| table.find(value.as_bytes()).and_then(Template::fixed);
+        assert_eq!(
+            [find("10.1.9.9"), find("10.2.0.0"), find("8.8.8.8")],
+            [Some("small"), Some("ten"), Some("all")]
+        );
+        assert_eq!([find("2001:db8::1"), find("::1"), find("x")], [Some("six"), None, None]);
+        assert_eq!(find("::ffff:10.1.0.0"), Some("small"));
+    }
+
+    #[test]
+    fn dot_segments_are_seen() {
+        for (segment, is) in [
+            (".", true),
+            ("..", true),
+            ("%2e.", true),
+            (".%2E", true),
+            ("...", false),
+            ("", false),
+            (".a", false),
+        ] {
+            assert_eq!(is_dots(segment.as_bytes()), is, "{segment}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Texts that a route puts in place of others in the bodies of its responses.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use http::{Fields, Template};
+use net::{BodyReplacement, Exchange, ReplacementRule, ReplacementTexts};
+
+use crate::edits::values;
+use crate::templates::BodyEscape;
+
+/// The texts of a route.
+pub struct RouteReplacement {
+    of: Rc<BodyReplacement>,
+    /// By rule.
+    texts: Vec<Template>,
+    /// In place of what clients accept: coded bodies are not edited.
+    identity: Fields,
+}
+
+impl RouteReplacement {
+    /// Those of a route, if it has some.
+    pub fn new(rules: &[config::BodyEdit]) -> Option<Box<RouteReplacement>> {
+        let rule = |rule: &config::BodyEdit| ReplacementRule {
+            from: rule.from.clone().into_bytes(),
+            media: rule.types.clone(),
+            once: rule.once,
+        };
+        let mut identity = Fields::new();
+        identity.try_push(b"Accept-Encoding", b"identity").expect("it is a valid field");
+        (!rules.is_empty()).then(|| {
+            Box::new(RouteReplacement {
+                of: Rc::new(BodyReplacement::new(rules.iter().map(rule).collect())),
+                texts: rules.iter().map(|rule| rule.to.clone()).collect(),
+                identity,
+            })
+        })
+    }
+
+    /// Has the response of this request edited, whoever sends it. `prefix` is the part of the route's path before its final `*`.
+    pub(crate) fn begin(&self, x: &mut Exchange<'_>, prefix: &[u8]) {
+        let texts: Vec<FilledText> =
+            self.texts.iter().map(|text| FilledText::new(text, &values(x, prefix))).collect();
+        x.set_replacement(self.of.clone(), Box::new(FilledTexts(texts)));
+        x.amend(&[b"accept-encoding".to_vec()], &self.identity);
+    }
+}
+
+/// The texts of a request.
+struct FilledTexts(Vec<FilledText>);
+
+/// A text with the values of its variables.
+struct FilledText {
+    text: Vec<u8>,
+    /// Where the values are, in order.
+    values: Vec<Range<usize>>,
+}
+
+impl FilledText {
+    fn new(template: &Template, values: &http::template::Values<'_>) -> FilledText {
+        let (mut text, places) = (Vec::new(), RefCell::new(Vec::new()));
+        let note = |out: &mut Vec<u8>, start: usize| places.borrow_mut().push(start..out.len());
+        template.write_each(&mut text, values, note);
+        FilledText { text, values: places.into_inner() }
+    }
+}
+
+impl ReplacementTexts for FilledTexts {
+    fn text(&self, rule: usize, media_type: &str) -> Vec<u8> {
+        let FilledText { text, values } = &self.0[rule];
+        let (escape, mut out, mut at) = (BodyEscape::of(media_type), Vec::new(), 0);
+        for value in values {
+            out.extend_from_slice(&text[at..value.start]);
+            let start = out.len();
+            out.extend_from_slice(&text[value.clone()]);
+            escape.escape(&mut out, start);
+            at = value.end;
+        }
+        out.extend_from_slice(&text[at..]);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_escaped_for_the_type_and_texts_are_not() {
+        let texts =
+            FilledTexts(vec![FilledText { text: b"<i>\"a\"</i>-'b'".to_vec(), values: vec![3..6, 11..14] }]);
+        let text = |media_type: &str| String::from_utf8(texts.text(0, media_type)).unwrap();
+        assert_eq!(text("text/html"), "<i>&quot;a&quot;</i>-&#39;b&#39;");
+        assert_eq!(text("application/json"), "<i>\\\"a\\\"</i>-'b'");
+        assert_eq!(text("text/css"), "<i>\"a\"</i>-'b'");
+    }
+}

@@ -1,0 +1,81 @@
+//! The router as the service of a core's connections: a request is answered by its configuration, then counted and logged.
+
+use std::fmt::Display;
+use std::pin::pin;
+use std::rc::Rc;
+
+use config::Level;
+use net::{
+    Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
+    StreamStart,
+};
+
+use super::Router;
+use crate::internal::{NO_INTERNAL_ROUTE, NOT_INTERNAL};
+use crate::pages::SitePages;
+use crate::streams::route::StreamLog;
+use http::path::without_secrets;
+
+/// One core's router, behind the pointer that its log flusher shares.
+pub struct SharedRouter(pub Rc<Router>);
+
+impl Service for SharedRouter {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let (table, generation) = self.0.table();
+        let _under_way = generation.begin();
+        exchange.set_upgrade_tap(generation.clone());
+        generation.until_closed(pin!(self.0.answer(table, exchange))).await
+    }
+
+    fn error_pages(&self) -> Rc<dyn ErrorPages> {
+        Rc::new(SitePages::default())
+    }
+
+    fn log(&self, record: &RequestRecord<'_>) {
+        self.0.metrics.count(record);
+        if let Some(traces) = &self.0.table.borrow().0.traces {
+            let labels = || self.0.metrics.labels(record.label);
+            traces.report(record, labels, || self.0.id_maker.next());
+        }
+        if let Some(access) = &*self.0.access.borrow() {
+            access.log(record, |request| super::site_of(&self.0.table.borrow().0, request));
+        }
+        let refused =
+            record.notes.refusal.filter(|refusal| [NO_INTERNAL_ROUTE, NOT_INTERNAL].contains(refusal));
+        if let Some(why) = refused.or(record.notes.ignores_file.then_some(NO_INTERNAL_ROUTE)) {
+            self.0.notices.once_a_second(Level::Warn, why.to_owned(), || about(record, &why));
+        }
+        match record.fault {
+            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
+                let line = || about(record, fault);
+                self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
+            }
+            Some(fault) => self.0.notices.debug(&about(record, fault)),
+            None => {}
+        }
+    }
+
+    fn choose_stream(&self, start: &StreamStart<'_>, core: &Core) -> StreamChoice {
+        let (table, generation) = self.0.table();
+        let router = self.0.clone();
+        let log: StreamLog = Rc::new(move |record| {
+            if let Some(access) = &*router.access.borrow() {
+                access.log_stream(record);
+            }
+        });
+        table.streams.choose(start, core, &log, &generation)
+    }
+
+    fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
+        let line = || format!("{peer}: TLS handshake: {failure}");
+        self.0.notices.once_a_second(Level::Info, format!("TLS handshake: {}", failure.reason), line);
+    }
+}
+
+/// A line for the error log: whose request it was, and what is to be said of it.
+fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
+    let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
+    let upstream = record.notes.upstream.as_ref().filter(|_| matches!(record.fault, Some(Fault::Broken(_))));
+    let upstream = upstream.map_or(String::new(), |upstream| format!("upstream {upstream}: "));
+    format!("{} {:?}: {upstream}{what}", record.client.address, without_secrets(target))
+}

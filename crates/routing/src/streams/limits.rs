@@ -1,0 +1,105 @@
+//! How many connections a stream, and each of its clients, may have. All cores count together.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use admission::{ConcurrencyLimiter, ConcurrencyPlace, TooMany};
+use config::Config;
+use net::{MemoryBudget, Peer};
+
+/// Clients of a stream that are counted.
+const CLIENTS_MAX: usize = 200_000;
+/// Bits of an IPv6 address that are not one client's own.
+const HOST_BITS: u32 = 64;
+
+/// The limits of a stream.
+#[derive(Clone, Debug)]
+pub struct StreamLimits {
+    stream: String,
+    all: Arc<ConcurrencyLimiter>,
+    of_clients: Arc<ConcurrencyLimiter>,
+}
+
+/// A connection's places under the limits.
+#[derive(Debug, Default)]
+pub(crate) struct StreamPlaces {
+    _places: [Option<ConcurrencyPlace>; 2],
+}
+
+impl StreamLimits {
+    /// Those of the streams of a configuration, in its order. A stream that was there `before` counts the connections that it has.
+    pub fn of(config: &Config, before: &[StreamLimits], memory: &MemoryBudget) -> Vec<StreamLimits> {
+        let limits = |stream: &config::Stream| {
+            let label = stream.label();
+            let known = before.iter().find(|known| known.stream == label).cloned();
+            let limits = known.unwrap_or_else(|| StreamLimits::new(label, memory));
+            limits.all.set_max(stream.connections_max.unwrap_or(0));
+            limits.of_clients.set_max(stream.connections_per_client_max);
+            limits
+        };
+        config.streams.iter().map(limits).collect()
+    }
+
+    fn new(stream: String, memory: &MemoryBudget) -> StreamLimits {
+        let limiter = |keys_max| {
+            let memory = memory.clone();
+            let account = Arc::new(move |before, after| memory.change(before, after));
+            Arc::new(ConcurrencyLimiter::new(0, keys_max, account))
+        };
+        StreamLimits { stream, all: limiter(1), of_clients: limiter(CLIENTS_MAX) }
+    }
+
+    /// One more connection of a client.
+    ///
+    /// # Errors
+    /// The stream, or the client, has as many as it may.
+    pub(crate) fn enter(&self, client: Peer) -> Result<StreamPlaces, TooMany> {
+        let all = match self.all.max() {
+            0 => None,
+            _ => self.all.enter(0, false)?,
+        };
+        let own = match (self.of_clients.max(), client) {
+            (0, _) | (_, Peer::Unix) => None,
+            (_, Peer::Tcp(address)) => self.of_clients.enter(self.key(address.ip()), false)?,
+        };
+        Ok(StreamPlaces { _places: [all, own] })
+    }
+
+    fn key(&self, client: IpAddr) -> u64 {
+        let mut hasher = self.of_clients.hasher();
+        match client.to_canonical() {
+            IpAddr::V4(address) => hasher.add(&address.octets()),
+            IpAddr::V6(address) => hasher.add(&(address.to_bits() >> HOST_BITS).to_be_bytes()),
+        }
+        hasher.key()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn places_are_counted_over_reloads_and_released() {
+        let config = |limits: &str| {
+            let text = format!("[[stream]]\nlisten = \":1\"\nto = \"a:1\"\n{limits}");
+            Config::parse(&text, "komainu.toml", Path::new("/")).unwrap().0
+        };
+        let memory = MemoryBudget::default();
+        let first = StreamLimits::of(&config("connections = 3\nconnections_per_client = 2\n"), &[], &memory);
+        let client = |text: &str| Peer::Tcp(format!("{text}:1").parse().unwrap());
+        let (one, other, third) = (client("10.0.0.1"), client("[2001:db8::1]"), client("[2001:db8::2]"));
+        let places = (first[0].enter(one).unwrap(), first[0].enter(one).unwrap());
+        assert!(first[0].enter(one).is_err());
+        let last = first[0].enter(other).unwrap();
+        assert!(first[0].enter(third).is_err(), "the stream has as many as it may");
+        drop(last);
+        let second = StreamLimits::of(&config("connections_per_client = 1\n"), &first, &memory);
+        assert!(second[0].enter(one).is_err());
+        let last = second[0].enter(other).unwrap();
+        assert!(second[0].enter(third).is_err(), "a network of 64 bits is one client");
+        drop((places, last));
+        assert!(second[0].enter(one).is_ok() && second[0].enter(third).is_ok());
+    }
+}

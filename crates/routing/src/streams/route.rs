@@ -1,0 +1,288 @@
+//! The streams of one core: which of them takes a connection, and how it is relayed.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Config, HostPattern};
+use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
+use proxy::{Group, NoUpstreamStream};
+
+use crate::streams::limits::{StreamLimits, StreamPlaces};
+use engine::clients::access::ClientAccess;
+use engine::generations::CoreGeneration;
+use engine::stream_listen::key;
+use logging::access::stream::{RelayedConnection, StreamEnd};
+use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
+
+/// The streams of one core.
+#[derive(Default)]
+pub struct StreamRoutes {
+    streams: Vec<Rc<StreamRoute>>,
+    listeners: Vec<StreamsOfListener>,
+}
+
+/// The streams of an address.
+struct StreamsOfListener {
+    key: String,
+    /// Places in [`StreamRoutes::streams`].
+    streams: Vec<usize>,
+    /// What no stream takes is for the sites.
+    has_sites: bool,
+    /// Connections that no stream takes are counted here.
+    untaken: Arc<StreamCounters>,
+}
+
+/// A stream, ready to relay.
+pub(crate) struct StreamRoute {
+    label: String,
+    names: Vec<HostPattern>,
+    group: Group,
+    limits: StreamLimits,
+    access: ClientAccess,
+    connect_ms: u64,
+    idle_ms: u64,
+    /// Whether ends are written to the access logs.
+    logs: bool,
+    /// By server.
+    servers: Vec<Arc<StreamCounters>>,
+    /// Of connections that had no server.
+    unserved: Arc<StreamCounters>,
+}
+
+/// What gets the record of each connection that is over.
+pub(crate) type StreamLog = Rc<dyn Fn(&RelayedConnection<'_>)>;
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+impl StreamRoutes {
+    /// The streams of a configuration; `groups` are their upstream servers, in the same order.
+    pub fn new(
+        config: &Config,
+        groups: &[Group],
+        limits: &[StreamLimits],
+        metrics: &CoreMetrics,
+    ) -> StreamRoutes {
+        let mut table = StreamRoutes::default();
+        let counters = |stream: &str, upstream: &str| {
+            metrics.stream(&StreamLabels { stream: stream.to_owned(), upstream: upstream.to_owned() })
+        };
+        for ((stream, group), limits) in config.streams.iter().zip(groups).zip(limits) {
+            let label = stream.label();
+            table.streams.push(Rc::new(StreamRoute {
+                names: stream.names.clone(),
+                limits: limits.clone(),
+                access: ClientAccess::new([&stream.allow], [&stream.deny]),
+                connect_ms: ms(stream.timeouts.connect),
+                idle_ms: ms(stream.timeouts.idle),
+                logs: stream.log,
+                servers: (0..stream.to.len()).map(|at| counters(&label, group.shown(at))).collect(),
+                unserved: counters(&label, ""),
+                group: group.clone(),
+                label,
+            }));
+        }
+        for (index, stream) in config.streams.iter().enumerate() {
+            for listener in &stream.listen {
+                let key = key(&listener.address);
+                match table.listeners.iter_mut().find(|known| known.key == key) {
+                    Some(known) => known.streams.push(index),
+                    None => table.listeners.push(StreamsOfListener {
+                        has_sites: config.listeners().any(|sites| sites.address == listener.address),
+                        untaken: counters("", ""),
+                        streams: vec![index],
+                        key,
+                    }),
+                }
+            }
+        }
+        table
+    }
+
+    /// Decides about a connection. What it serves it reports to `log` at its end.
+    pub(crate) fn choose(
+        &self,
+        start: &StreamStart<'_>,
+        core: &Core,
+        log: &StreamLog,
+        generation: &Rc<CoreGeneration>,
+    ) -> StreamChoice {
+        let Some(listener) = self.listeners.iter().find(|listener| listener.key == start.listener) else {
+            // Its configuration has just been replaced.
+            return StreamChoice::Close;
+        };
+        let name = match start.opening {
+            StreamOpening::Tls(name) => name,
+            _ => None,
+        };
+        let refuse = |stream: Option<&StreamRoute>, end| {
+            stream.map_or(&listener.untaken, |stream| &stream.unserved).count_end(end);
+            if stream.is_none_or(|stream| stream.logs) {
+                let label = stream.map_or("", |stream| &stream.label);
+                log(&RelayedConnection {
+                    stream: label,
+                    client: start.client,
+                    server_name: name.unwrap_or_default(),
+                    upstream: "",
+                    received_bytes: 0,
+                    sent_bytes: 0,
+                    connect_us: None,
+                    duration_us: 0,
+                    end,
+                    unix_s: core.unix_s(),
+                });
+            }
+            StreamChoice::Close
+        };
+        if let StreamOpening::Failed(reason) = start.opening {
+            return refuse(None, StreamEnd::Failed(reason));
+        }
+        let Some(stream) = of_name(listener.streams.iter().map(|at| &self.streams[*at]), name) else {
+            return if listener.has_sites { StreamChoice::Sites } else { refuse(None, StreamEnd::Untaken) };
+        };
+        if !stream.access.admits(start.client) {
+            return refuse(Some(stream), StreamEnd::Denied);
+        }
+        let Ok(places) = stream.limits.enter(start.client) else {
+            return refuse(Some(stream), StreamEnd::TooMany);
+        };
+        let (stream, log, generation) = (stream.clone(), log.clone(), generation.clone());
+        let name = name.map(Box::from);
+        StreamChoice::Serve(Box::new(move |client| {
+            let started_us = client.core().now_us();
+            let report = StreamReport {
+                core: client.core().clone(),
+                client: client.peer(),
+                name,
+                started_us,
+                upstream: Cell::new(None),
+                connect_us: Cell::new(None),
+                received: Cell::new(0),
+                sent: Cell::new(0),
+                end: Cell::new(StreamEnd::Stopped),
+                log,
+                stream,
+            };
+            Box::pin(serve(report, client, places, generation))
+        }))
+    }
+}
+
+/// The stream that has the name exactly; else the one with the longest wildcard; else the one without names.
+fn of_name<'s>(
+    streams: impl Iterator<Item = &'s Rc<StreamRoute>> + Clone,
+    name: Option<&str>,
+) -> Option<&'s Rc<StreamRoute>> {
+    let fit = |stream: &Rc<StreamRoute>| {
+        let name = name?;
+        let of_pattern = |pattern: &HostPattern| match pattern {
+            HostPattern::Exact(exact) => (exact == name).then_some(usize::MAX),
+            HostPattern::Below(end) => (name.len() > end.len() && name.ends_with(end)).then_some(end.len()),
+        };
+        stream.names.iter().filter_map(of_pattern).max()
+    };
+    let named = streams.clone().filter_map(|stream| Some((fit(stream)?, stream)));
+    let named = named.max_by_key(|(length, _)| *length).map(|(_, stream)| stream);
+    named.or_else(|| streams.into_iter().find(|stream| stream.names.is_empty()))
+}
+
+/// What there will be to say about a connection; reported when it is dropped, also where the server stops.
+struct StreamReport {
+    core: Core,
+    client: Peer,
+    name: Option<Box<str>>,
+    started_us: u64,
+    stream: Rc<StreamRoute>,
+    upstream: Cell<Option<usize>>,
+    connect_us: Cell<Option<u64>>,
+    received: Cell<u64>,
+    sent: Cell<u64>,
+    end: Cell<StreamEnd>,
+    log: StreamLog,
+}
+
+impl StreamReport {
+    fn counters(&self) -> &StreamCounters {
+        match self.upstream.get() {
+            Some(server) => &self.stream.servers[server],
+            None => &self.stream.unserved,
+        }
+    }
+
+    /// A side has taken bytes.
+    fn moved(&self, side: RelaySide, bytes: usize) {
+        let (counters, bytes) = (self.counters(), bytes as u64);
+        let (own, all) = match side {
+            RelaySide::Upstream => (&self.received, &counters.received_bytes),
+            RelaySide::Client => (&self.sent, &counters.sent_bytes),
+        };
+        own.set(own.get() + bytes);
+        all.add(bytes);
+    }
+}
+
+impl Drop for StreamReport {
+    fn drop(&mut self) {
+        self.counters().count_end(self.end.get());
+        if !self.stream.logs {
+            return;
+        }
+        let upstream = self.upstream.get().map(|server| self.stream.group.shown(server));
+        (self.log)(&RelayedConnection {
+            stream: &self.stream.label,
+            client: self.client,
+            server_name: self.name.as_deref().unwrap_or_default(),
+            upstream: upstream.map(|shown| &**shown).unwrap_or_default(),
+            received_bytes: self.received.get(),
+            sent_bytes: self.sent.get(),
+            connect_us: self.connect_us.get(),
+            duration_us: self.core.now_us().saturating_sub(self.started_us),
+            end: self.end.get(),
+            unix_s: self.core.unix_s(),
+        });
+    }
+}
+
+/// Relays a connection until it is over, or its generation of the configuration is closed.
+async fn serve(
+    report: StreamReport,
+    client: StreamClient,
+    _places: StreamPlaces,
+    generation: Rc<CoreGeneration>,
+) {
+    let _under_way = generation.begin();
+    let work = pin!(async {
+        report.end.set(relay(&report, client).await);
+        Ok::<(), Fault>(())
+    });
+    // Where it is closed, the connection ends as at a stop.
+    let _ = generation.until_closed(work).await;
+}
+
+async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
+    let stream = &*report.stream;
+    let opened = stream.group.open_stream(&client, &stream.label, stream.connect_ms);
+    // Boxed, as it is soon over.
+    let mut upstream = match Box::pin(opened).await {
+        Ok(upstream) => upstream,
+        Err(NoUpstreamStream::Left) => return StreamEnd::Left,
+        Err(NoUpstreamStream::Failed(reason, server)) => {
+            report.upstream.set(server);
+            client.reset();
+            return StreamEnd::Unreachable(reason);
+        }
+    };
+    report.upstream.set(Some(upstream.server));
+    report.connect_us.set(Some(upstream.connect_us));
+    stream.servers[upstream.server].connections.add(1);
+    let moved = |side, bytes| report.moved(side, bytes);
+    match client.relay(&mut upstream.link, stream.idle_ms, moved).await {
+        RelayEnd::Closed(side) => StreamEnd::Closed(side),
+        RelayEnd::Broken(side) => StreamEnd::Reset(side),
+        RelayEnd::Idle => StreamEnd::Idle,
+    }
+}

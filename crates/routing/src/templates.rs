@@ -1,0 +1,104 @@
+//! Responses that are fixed but for the variables in their bodies.
+
+use http::{Fields, Status, Template};
+use net::{Exchange, Fault};
+
+use crate::edits::values;
+
+/// A fixed response but for the variables in its body.
+pub struct FilledResponse {
+    pub(crate) status: Status,
+    pub(crate) fields: Fields,
+    pub(crate) body: Template,
+    pub(crate) escape: BodyEscape,
+}
+
+/// How values are written in a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyEscape {
+    None,
+    /// For HTML and XML: no value becomes markup.
+    Markup,
+    /// For JSON: no value ends its string.
+    Json,
+    /// For JavaScript: no value ends its string or template, or the element that the script stands in.
+    Script,
+}
+
+impl BodyEscape {
+    /// That of a media type.
+    pub(crate) fn of(media_type: &str) -> BodyEscape {
+        let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        match essence.as_str() {
+            "text/html" | "text/xml" | "application/xml" => BodyEscape::Markup,
+            "application/json" => BodyEscape::Json,
+            "text/javascript" | "application/javascript" | "application/x-javascript" => BodyEscape::Script,
+            other if other.ends_with("+xml") => BodyEscape::Markup,
+            other if other.ends_with("+json") => BodyEscape::Json,
+            _ => BodyEscape::None,
+        }
+    }
+
+    /// Escapes what is in a text from a byte on.
+    pub(crate) fn escape(self, out: &mut Vec<u8>, start: usize) {
+        if self == BodyEscape::None {
+            return;
+        }
+        let value = out.split_off(start);
+        for byte in value {
+            match (self, byte) {
+                (BodyEscape::Markup, b'&') => out.extend_from_slice(b"&amp;"),
+                (BodyEscape::Markup, b'<') => out.extend_from_slice(b"&lt;"),
+                (BodyEscape::Markup, b'>') => out.extend_from_slice(b"&gt;"),
+                (BodyEscape::Markup, b'"') => out.extend_from_slice(b"&quot;"),
+                (BodyEscape::Markup, b'\'') => out.extend_from_slice(b"&#39;"),
+                (BodyEscape::Json, b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
+                (BodyEscape::Json, b'\t') => out.extend_from_slice(b"\\t"),
+                (BodyEscape::Script, b'"' | b'\'' | b'`' | b'\\' | b'<' | b'>' | b'&' | b'$' | b'\t') => {
+                    out.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+                }
+                (_, byte) => out.push(byte),
+            }
+        }
+    }
+}
+
+impl FilledResponse {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// The client's.
+    pub(crate) async fn serve(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<(), Fault> {
+        let mut body = Vec::new();
+        self.body.write_each(&mut body, &values(x, prefix), |out, start| self.escape.escape(out, start));
+        x.reply(self.status, &self.fields, &body).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_end_no_string_of_a_script() {
+        let mut out = b"a = \"".to_vec();
+        let start = out.len();
+        out.extend_from_slice(b"\"';x(`</script>\\");
+        BodyEscape::of("Text/JavaScript; charset=utf-8").escape(&mut out, start);
+        assert_eq!(String::from_utf8(out).unwrap(), r#"a = "\x22\x27;x(\x60\x3c/script\x3e\x5c"#);
+    }
+
+    #[test]
+    fn values_in_bodies_are_escaped_for_their_type() {
+        let escaped = |media_type: &str| {
+            let mut out = b"<b>".to_vec();
+            out.extend_from_slice(b"<a href=\"x\">'&\\");
+            BodyEscape::of(media_type).escape(&mut out, 3);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(escaped("text/html; charset=utf-8"), "<b>&lt;a href=&quot;x&quot;&gt;&#39;&amp;\\");
+        assert_eq!(escaped("image/svg+xml"), escaped("text/html"));
+        assert_eq!(escaped("application/ld+json"), "<b><a href=\\\"x\\\">'&\\\\");
+        assert_eq!(escaped("text/plain"), "<b><a href=\"x\">'&\\");
+    }
+}

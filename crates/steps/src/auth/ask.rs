@@ -1,0 +1,413 @@
+//! A server that is asked whether a request may be served: nginx's `auth_request`, Traefik's `forwardAuth`, Caddy's `forward_auth`.
+//!
+//! The question is a GET without a body, over connections that are kept. What lets the request in may say who sends it; anything else
+//! is the client's answer. Nothing is served where there is no answer.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use admission::{Remembered, RememberedKey};
+use aws_lc_rs::hmac;
+use config::{Auth, AuthKind, AuthServer, Config, Level, SignInPart};
+use http::{Fields, Method, Name, Reject, Status};
+use net::{Exchange, Fault, MemoryBudget, Peer, Request};
+use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
+
+use logging::notice::ErrorLog;
+
+/// The largest answer that goes to a client, in bytes.
+const ANSWER_BYTES_MAX: u64 = 256 * 1024;
+/// Of an answer that lets a request in this much content is read and dropped, so that its connection can be used again.
+const IGNORED_BYTES_MAX: usize = 16 * 1024;
+/// What a request that waits is charged, in bytes, beside its connection.
+const WAITING_BYTES: usize = 16 * 1024;
+/// Answers that are remembered, and bytes of them, over all cores.
+const REMEMBERED_MAX: usize = 10_000;
+const REMEMBERED_BYTES_MAX: usize = 8 * 1024 * 1024;
+const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
+const FOUND: Status = Status::of(302).expect("three digits");
+
+/// The servers that a configuration asks.
+#[derive(Default)]
+pub(super) struct AskPlan(Vec<Arc<SharedAsk>>);
+
+/// What is known of a server's answers, for all cores.
+pub(super) struct SharedAsk {
+    of: Auth,
+    answers: Remembered<Arc<Fields>>,
+    /// With which requests are remembered.
+    secret: hmac::Key,
+}
+
+/// A server, as one route asks it on one core.
+pub(crate) struct AskRoute {
+    shared: Arc<SharedAsk>,
+    target: String,
+    /// Only this server's answers set these fields of requests.
+    names: Vec<Vec<u8>>,
+    /// `None` where a configuration is only tried out.
+    proxy: Option<Proxy>,
+    limits: FetchLimits,
+    remember_ms: u64,
+    notices: Option<ErrorLog>,
+}
+
+/// What the server has answered.
+struct AuthAnswer {
+    status: Status,
+    fields: Fields,
+    /// Not read whole where the request is let in.
+    body: Vec<u8>,
+}
+
+impl AskPlan {
+    pub(super) fn new(
+        config: &Config,
+        before: Option<&AskPlan>,
+        memory: &MemoryBudget,
+    ) -> io::Result<AskPlan> {
+        let mut plan = AskPlan::default();
+        for auth in config.auths() {
+            if !matches!(auth.kind(), Some(AuthKind::Ask(_))) || plan.of(auth).is_some() {
+                continue;
+            }
+            let same = before.and_then(|before| before.of(auth));
+            plan.0.push(match same {
+                Some(same) => same,
+                None => Arc::new(SharedAsk::new(auth, memory)?),
+            });
+        }
+        Ok(plan)
+    }
+
+    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedAsk>> {
+        self.0.iter().find(|shared| shared.of == *auth).cloned()
+    }
+}
+
+impl SharedAsk {
+    fn new(auth: &Auth, memory: &MemoryBudget) -> io::Result<SharedAsk> {
+        let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
+        let secret = secret.map_err(|_| io::Error::other("the system has no random numbers"))?;
+        let memory = memory.clone();
+        let account = Arc::new(move |before, after| memory.change(before, after));
+        let answers = Remembered::new(REMEMBERED_MAX, REMEMBERED_BYTES_MAX, account);
+        Ok(SharedAsk { of: auth.clone(), answers, secret })
+    }
+
+    /// What an answer for this request is remembered by: what the server gets to know of it, as far as `remember_by` names it.
+    fn key(&self, request: &Request<'_>) -> RememberedKey {
+        let mut sign = hmac::Context::with_key(&self.secret);
+        let mut add = |part: &[u8]| {
+            sign.update(&(part.len() as u64).to_le_bytes());
+            sign.update(part);
+        };
+        add(address_text(request).as_bytes());
+        add(request.method_name());
+        add(url(request).as_bytes());
+        for name in &self.of.remember_by {
+            for (_, _, value) in
+                request.fields().filter(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
+            {
+                add(value);
+            }
+            add(name.as_bytes());
+        }
+        *sign.sign().as_ref().first_chunk().expect("a digest of 32 bytes")
+    }
+}
+
+impl AskRoute {
+    /// Whether both ask the same.
+    pub(super) fn is_same(&self, other: &AskRoute) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(super) fn new(
+        shared: Arc<SharedAsk>,
+        server: &AuthServer,
+        proxy: Option<Proxy>,
+        notices: Option<ErrorLog>,
+    ) -> AskRoute {
+        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
+        let auth = &shared.of;
+        AskRoute {
+            target: server.target.clone(),
+            names: auth.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
+            proxy,
+            limits: FetchLimits { body_bytes_max: ANSWER_BYTES_MAX, total_ms: ms(auth.timeout) },
+            remember_ms: auth.remember.map_or(0, ms),
+            notices,
+            shared,
+        }
+    }
+
+    /// Asks, and answers a request that is not let in. Returns whether it may be served.
+    pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let key = (self.remember_ms > 0).then(|| self.shared.key(&x.request()));
+        if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, x.core().now_ms())) {
+            name_user(x, &own);
+            x.amend(&self.names, &own);
+            x.set_authorized();
+            return Ok(true);
+        }
+        let question = match question(&x.request(), &self.target) {
+            Ok(question) => question,
+            Err(reject) => {
+                x.refuse(reject.status, reject.reason).await?;
+                return Ok(false);
+            }
+        };
+        x.hold(WAITING_BYTES);
+        let answer = {
+            let mut asked = pin!(self.ask(&question));
+            poll_fn(|cx| match x.poll_left(cx) {
+                true => Poll::Ready(None),
+                false => asked.as_mut().poll(cx).map(Some),
+            })
+            .await
+        };
+        x.hold(0);
+        match answer {
+            None => Err(Fault::Gone),
+            Some(Ok(answer)) if matches!(answer.status.code(), 200..300) => {
+                self.let_in(x, &answer, key);
+                Ok(true)
+            }
+            Some(Ok(answer)) => {
+                self.answer(x, answer).await?;
+                Ok(false)
+            }
+            Some(Err(error)) => {
+                self.report(error.reason);
+                let mut fields = Fields::new();
+                fields.push(Name::CacheControl, b"no-store");
+                x.refuse_with(error.status, error.reason, &fields).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn ask(&self, question: &FetchRequest) -> Result<AuthAnswer, FetchError> {
+        let Some(proxy) = &self.proxy else {
+            let reason = "there is no authentication server";
+            return Err(FetchError { status: Status::SERVICE_UNAVAILABLE, reason });
+        };
+        let mut response = proxy.fetch(question, &self.limits).await?;
+        let (status, fields) = (response.status(), response.fields().clone());
+        let (mut body, mut ignored) = (Vec::new(), 0);
+        // The status of a 2xx answer says all that matters: its content is read only to keep the connection, where it is small.
+        let lets_in = matches!(status.code(), 200..300);
+        loop {
+            match response.read().await {
+                Ok(Some(bytes)) if lets_in => {
+                    ignored += bytes.len();
+                    if ignored > IGNORED_BYTES_MAX {
+                        break;
+                    }
+                }
+                Ok(Some(bytes)) => body.extend_from_slice(bytes),
+                Ok(None) => break,
+                Err(_) if lets_in => break,
+                Err(error) => return Err(error),
+            }
+        }
+        match status.code() {
+            200..=303 | 305.. => Ok(AuthAnswer { status, fields, body }),
+            _ => {
+                let reason = "the authentication server's answer decides nothing";
+                Err(FetchError { status: Status::BAD_GATEWAY, reason })
+            }
+        }
+    }
+
+    /// The server has let the request in.
+    fn let_in(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<RememberedKey>) {
+        let (mut own, mut cookies) = (Fields::new(), Fields::new());
+        for (name, value) in answer.fields.iter() {
+            if self.shared.of.identity_fields().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
+                own.try_push(name, value).expect("a field that was read is valid");
+            }
+            if name.eq_ignore_ascii_case(b"set-cookie") {
+                cookies.try_push(name, value).expect("a field that was read is valid");
+            }
+        }
+        name_user(x, &own);
+        x.amend(&self.names, &own);
+        x.set_authorized();
+        // A session that the server has renewed is for this client alone, and now.
+        if !cookies.is_empty() {
+            x.add_fields(&cookies);
+        } else if let Some(key) = key {
+            let until_ms = x.core().now_ms().saturating_add(self.remember_ms);
+            let bytes = own.wire().len();
+            self.shared.answers.insert(key, Arc::new(own), bytes, until_ms);
+        }
+    }
+
+    /// The server's answer goes to the client.
+    async fn answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
+        let request = x.request();
+        let (head, bytes) = request.head();
+        // A WebSocket handshake is a GET too, and a browser follows no redirection of it.
+        let is_page = matches!(request.method(), Method::Get | Method::Head) && head.upgrade(bytes).is_none();
+        let fields = &mut answer.fields;
+        if answer.status == UNAUTHORIZED
+            && is_page
+            && let Some(location) = self.sign_in(&x.request(), fields)
+        {
+            let mut found = Fields::new();
+            let cookies = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
+            for (name, value) in [(&b"Location"[..], &location[..])].into_iter().chain(cookies) {
+                // A `Location` that is not valid is none.
+                let _ = found.try_push(name, value);
+            }
+            found.push(Name::CacheControl, b"no-store");
+            return x.refuse_with(FOUND, "sign in first", &found).await;
+        }
+        if x.request().is_grpc_call() {
+            return x
+                .refuse_with(answer.status, "the authentication server refuses this", &Fields::new())
+                .await;
+        }
+        let mut kept = Fields::new();
+        for (name, value) in fields.iter() {
+            let is_ours = matches!(Name::of(name), Name::Server | Name::Date) || http::is_internal(name);
+            if !is_ours {
+                kept.try_push(name, value).expect("a field that was read is valid");
+            }
+        }
+        if kept.first(b"cache-control").is_none() {
+            kept.push(Name::CacheControl, b"no-store");
+        }
+        x.hold(answer.body.len());
+        x.notes().refusal = Some("the authentication server refuses this");
+        x.reply(answer.status, &kept, &answer.body).await
+    }
+
+    /// Where the client signs in; `None` where the configuration or the answer says nothing of it.
+    fn sign_in(&self, request: &Request<'_>, answer: &Fields) -> Option<Vec<u8>> {
+        let mut location = Vec::new();
+        for part in &self.shared.of.sign_in {
+            match part {
+                SignInPart::Text(text) => location.extend_from_slice(text.as_bytes()),
+                SignInPart::Url => location.extend_from_slice(&parameter(url(request).as_bytes())),
+                SignInPart::Location => location.extend_from_slice(answer.first(b"location")?),
+            }
+        }
+        (!location.is_empty()).then_some(location)
+    }
+
+    fn report(&self, reason: &'static str) {
+        if let Some(notices) = &self.notices {
+            let line = || format!("`auth.ask` {}: {reason}", self.target);
+            notices.once_a_second(Level::Error, line(), line);
+        }
+    }
+}
+
+/// The question whether a request may be served.
+///
+/// # Errors
+/// The request cannot be asked about.
+fn question(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject> {
+    const REFUSED: Reject = Reject::bad("a request that the authentication server cannot be asked about");
+    let mut fields = Fields::new();
+    for (id, name, value) in request.fields() {
+        if !is_left_out(id, name) {
+            fields.try_push(name, value).map_err(|_| REFUSED)?;
+        }
+    }
+    let uri = uri(request);
+    let address = address_text(request);
+    let scheme = if request.client().secure { "https" } else { "http" };
+    let (method, host, url) = (request.method_name(), request.authority(), url(request));
+    for (name, value) in [
+        ("X-Forwarded-For", address.as_bytes()),
+        ("X-Real-IP", address.as_bytes()),
+        ("X-Forwarded-Method", method),
+        ("X-Forwarded-Proto", scheme.as_bytes()),
+        ("X-Forwarded-Host", host),
+        ("X-Forwarded-Uri", uri.as_bytes()),
+        ("X-Original-Method", method),
+        ("X-Original-URL", url.as_bytes()),
+    ] {
+        if !value.is_empty() {
+            fields.try_push(name.as_bytes(), value).map_err(|_| REFUSED)?;
+        }
+    }
+    let host = std::str::from_utf8(host).map_err(|_| REFUSED)?;
+    Ok(FetchRequest::new("GET", host, target, &fields, Vec::new())?.because_of(request))
+}
+
+/// Whether a field of the request is not part of the question: what frames it, what is about a body or makes the answer depend on what
+/// the client has, and what this server says itself.
+fn is_left_out(id: Name, name: &[u8]) -> bool {
+    id.is_framing()
+        || id.is_hop_by_hop()
+        || cache::answer::is_conditional(id)
+        || matches!(
+            id,
+            Name::Host
+                | Name::Expect
+                | Name::Range
+                | Name::ContentType
+                | Name::ContentEncoding
+                | Name::Forwarded
+        )
+        || http::begins_as(name, b"x-forwarded-")
+        || http::begins_as(name, b"x-original-")
+        || http::is_twin(name, b"x-real-ip")
+        || http::is_twin(name, b"x-rewrite-url")
+}
+
+/// The client's address; empty for a Unix socket.
+fn address_text(request: &Request<'_>) -> String {
+    match request.client().address {
+        Peer::Tcp(address) => address.ip().to_canonical().to_string(),
+        Peer::Unix => String::new(),
+    }
+}
+
+/// The path as routes and upstream servers see it, and the query.
+fn uri(request: &Request<'_>) -> String {
+    let path = request.encoded_path().unwrap_or_default();
+    let mut uri = String::from_utf8_lossy(&path).into_owned();
+    if let Some(query) = request.encoded_query() {
+        uri.push('?');
+        uri.push_str(&String::from_utf8_lossy(&query));
+    }
+    uri
+}
+
+fn url(request: &Request<'_>) -> String {
+    let scheme = if request.client().secure { "https" } else { "http" };
+    format!("{scheme}://{}{}", String::from_utf8_lossy(request.authority()), uri(request))
+}
+
+/// A text as the value of a parameter.
+fn parameter(text: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(text.len() * 3);
+    for &byte in text {
+        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            true => encoded.push(byte),
+            false => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        }
+    }
+    encoded
+}
+
+/// Fields by which servers that are asked name the user: Authelia, oauth2-proxy, Authentik.
+const USER_FIELDS: [&[u8]; 4] =
+    [b"remote-user", b"x-auth-request-user", b"x-forwarded-user", b"x-authentik-username"];
+
+/// Notes the user that the server has named, by a field that `response_headers` has.
+fn name_user(x: &mut Exchange<'_>, own: &Fields) {
+    let is_user = |name: &[u8]| USER_FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name));
+    if let Some((_, user)) = own.iter().find(|(name, _)| is_user(name)) {
+        x.set_user(user, "Ask");
+    }
+}

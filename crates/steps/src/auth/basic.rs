@@ -1,0 +1,427 @@
+//! Users and passwords in front of routes (RFC 7617). `admission` reads the file and verifies; this is when, where and how often.
+//!
+//! A hash takes its time to verify, so a few threads of their own do that, and few requests wait for them. A password that was
+//! right is remembered for a while, by a keyed hash of it alone.
+
+use std::collections::HashMap;
+use std::fs::Metadata;
+use std::future::poll_fn;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use admission::{
+    Credentials, LimitVerdict, Limiter, LimiterOptions, PasswordCheck, PasswordFile, Quota, SeenKeys,
+};
+use aws_lc_rs::hmac;
+use config::{Auth, AuthKind, Config, Level, RateLimit};
+use control::client_network;
+use http::{Fields, Name, Status};
+use net::clock::Clock;
+use net::offload::OffloadPool;
+use net::{Exchange, Fault, MemoryBudget, Peer, Request};
+
+use crate::limit::add_client;
+use logging::notice::ErrorLog;
+use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
+
+/// How long a password that was right is remembered, by default.
+const REMEMBER: Duration = Duration::from_secs(60);
+/// Passwords that are verified or wait for it, over all cores.
+const PENDING_MAX: usize = 64;
+/// Those of one network: a /24 of IPv4, a /48 of IPv6, or all clients by a Unix socket.
+const PENDING_PER_NETWORK_MAX: usize = 16;
+/// Passwords that are remembered, and clients whose failures are.
+const KEYS_MAX: usize = 10_000;
+/// How often a file is looked at.
+const LOOK_MS: u64 = 2_000;
+/// What a request that waits for its password is charged, in bytes, beside its connection.
+const WAITING_BYTES: usize = 4096;
+const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
+const TOO_MANY: Status = Status::of(429).expect("three digits");
+
+/// The files of users of a configuration.
+pub(super) struct PasswordPlan {
+    shared: Vec<Arc<SharedPasswords>>,
+    /// The threads that verify.
+    pool: OffloadPool,
+}
+
+/// A file of users, for all cores.
+pub(crate) struct SharedPasswords {
+    of: Auth,
+    path: PathBuf,
+    files: ConfigFiles,
+    users: Mutex<Arc<Users>>,
+    /// When the file was last looked at.
+    looked_ms: AtomicU64,
+    /// Why it could not be read last time, as reported.
+    failed: Mutex<Option<String>>,
+    seen: SeenKeys,
+    failures: Option<Arc<Limiter>>,
+    /// By the key of the credentials, with the network of the client that brought them first.
+    pending: Mutex<HashMap<u64, (Arc<PendingCheck>, IpAddr)>>,
+    pool: OffloadPool,
+    memory: MemoryBudget,
+    notices: Option<ErrorLog>,
+}
+
+/// The content of a file.
+struct Users {
+    file: PasswordFile,
+    /// With which passwords are remembered: a changed file forgets all.
+    secret: hmac::Key,
+    stamp: FileStamp,
+}
+
+/// By what a changed file is known: length, time, number.
+type FileStamp = (u64, i64, i64, u64);
+
+/// A password that is being verified, for all requests that have it.
+#[derive(Default)]
+struct PendingCheck(Mutex<PendingState>);
+
+#[derive(Default)]
+struct PendingState {
+    outcome: Option<bool>,
+    wakers: Vec<Waker>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PasswordPlan {
+    /// Reads the files. One that was named in the same way `before` keeps what it remembers.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has a line that cannot be used, by name.
+    pub(super) fn new(
+        config: &Config,
+        before: Option<&PasswordPlan>,
+        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        cores: usize,
+    ) -> io::Result<PasswordPlan> {
+        let pool = before.map_or_else(|| OffloadPool::new(cores.div_ceil(2)), |plan| plan.pool.clone());
+        let mut plan = PasswordPlan { shared: Vec::new(), pool };
+        for auth in config.auths() {
+            let Some(AuthKind::Basic(path)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
+                continue;
+            };
+            let same = before.and_then(|before| before.of(auth));
+            plan.shared.push(match same {
+                Some(same) => same,
+                None => {
+                    let named = |error: io::Error| {
+                        io::Error::new(error.kind(), format!("`auth.basic` {}: {error}", path.display()))
+                    };
+                    let place = (files.clone(), memory.clone(), notices.cloned());
+                    Arc::new(SharedPasswords::new((auth, path), place, plan.pool.clone()).map_err(named)?)
+                }
+            });
+        }
+        Ok(plan)
+    }
+
+    /// That of a route.
+    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedPasswords>> {
+        self.shared.iter().find(|shared| shared.of == *auth).cloned()
+    }
+}
+
+impl SharedPasswords {
+    fn new(
+        (of, path): (&Auth, &Path),
+        (files, memory, notices): (ConfigFiles, MemoryBudget, Option<ErrorLog>),
+        pool: OffloadPool,
+    ) -> io::Result<SharedPasswords> {
+        let users = Users::read(&files, path, None)?.ok_or_else(|| io::Error::other("it cannot be read"))?;
+        let account = || {
+            let memory = memory.clone();
+            Arc::new(move |before, after| memory.change(before, after))
+        };
+        let failures = of.failures.map(|rate| {
+            let quota = Quota::new(rate.count, rate.period, rate.count.saturating_sub(1));
+            let options =
+                LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: KEYS_MAX };
+            Arc::new(Limiter::new(options, account()))
+        });
+        Ok(SharedPasswords {
+            of: of.clone(),
+            path: path.to_owned(),
+            files,
+            users: Mutex::new(Arc::new(users)),
+            looked_ms: AtomicU64::new(0),
+            failed: Mutex::default(),
+            seen: SeenKeys::new(KEYS_MAX, account()),
+            failures,
+            pending: Mutex::default(),
+            pool,
+            memory,
+            notices,
+        })
+    }
+
+    /// Has the file looked at again, now and then. What has changed counts for later requests.
+    fn look(self: &Arc<Self>, now_ms: u64) {
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        let is_due = now_ms >= looked_ms.saturating_add(LOOK_MS);
+        if is_due
+            && self
+                .looked_ms
+                .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            let shared = self.clone();
+            self.pool.run(move || shared.reread());
+        }
+    }
+
+    fn reread(&self) {
+        let stamp = lock(&self.users).stamp;
+        match Users::read(&self.files, &self.path, Some(stamp)) {
+            Ok(None) => *lock(&self.failed) = None,
+            Ok(Some(users)) => {
+                let count = users.file.len();
+                *lock(&self.users) = Arc::new(users);
+                *lock(&self.failed) = None;
+                self.report(Level::Info, &format!("the file has changed: {count} users"));
+            }
+            Err(error) => {
+                let error = error.to_string();
+                let mut failed = lock(&self.failed);
+                if failed.as_ref() != Some(&error) {
+                    self.report(Level::Error, &format!("{error}; the users stay as they were"));
+                    *failed = Some(error);
+                }
+            }
+        }
+    }
+
+    fn report(&self, level: Level, text: &str) {
+        if let Some(notices) = &self.notices {
+            let kind = format!("`auth.basic` {}: {text}", self.path.display());
+            notices.once_a_second(level, kind.clone(), || kind);
+        }
+    }
+
+    /// Whether this password was right a short time ago.
+    fn remembers(&self, credentials: &Credentials, now_us: u64) -> bool {
+        let key = lock(&self.users).key(credentials);
+        self.seen.contains(key, now_us.saturating_mul(1_000))
+    }
+
+    /// Answers a request, or lets it pass. Returns whether it may be served.
+    async fn check(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let client = x.request().client().address;
+        let Some(credentials) = credentials(&x.request()) else {
+            return self.challenge(x).await;
+        };
+        let users = lock(&self.users).clone();
+        let Some(check) = users.file.check(credentials.user()) else { return self.challenge(x).await };
+        let key = users.key(&credentials);
+        let pending =
+            match self.join(key, client, x.core().now_us().saturating_mul(1_000), check, &credentials) {
+                Ok(pending) => pending,
+                Err(refused) => {
+                    let mut fields = Fields::new();
+                    let retry_s = refused.retry_ns.div_ceil(1_000_000_000).max(1);
+                    fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
+                    fields.push(Name::CacheControl, b"no-store");
+                    x.refuse_with(refused.status, refused.reason, &fields).await?;
+                    return Ok(false);
+                }
+            };
+        x.hold(WAITING_BYTES);
+        let outcome = poll_fn(|cx| match x.poll_left(cx) {
+            true => Poll::Ready(None),
+            false => pending.poll(cx.waker()).map(Some),
+        });
+        let outcome = outcome.await;
+        x.hold(0);
+        match outcome {
+            None => Err(Fault::Gone),
+            Some(true) => Ok(true),
+            Some(false) => {
+                let kind = format!("`auth.basic` {}: wrong user or password", self.path.display());
+                if let Some(notices) = &self.notices {
+                    let user = String::from_utf8_lossy(credentials.user()).into_owned();
+                    notices
+                        .once_a_second(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
+                }
+                self.challenge(x).await
+            }
+        }
+    }
+
+    async fn challenge(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let mut fields = Fields::new();
+        let value = format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.of.realm);
+        fields.push(Name::WwwAuthenticate, value.as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        x.refuse_with(UNAUTHORIZED, "this address asks for a user name and a password", &fields).await?;
+        Ok(false)
+    }
+
+    /// The verification of a password: one that is under way, or a new one.
+    fn join(
+        self: &Arc<Self>,
+        key: u64,
+        client: Peer,
+        now_ns: u64,
+        check: PasswordCheck,
+        credentials: &Credentials,
+    ) -> Result<Arc<PendingCheck>, RefusedCheck> {
+        let mut all = lock(&self.pending);
+        if let Some((pending, _)) = all.get(&key) {
+            return Ok(pending.clone());
+        }
+        let address = if let Peer::Tcp(address) = client { Some(address.ip()) } else { None };
+        let network = client_network(address);
+        let of_network = all.values().filter(|(_, other)| *other == network).count();
+        if all.len() >= PENDING_MAX || of_network >= PENDING_PER_NETWORK_MAX {
+            let reason = "too many passwords are being verified: try again later";
+            return Err(RefusedCheck { status: Status::SERVICE_UNAVAILABLE, reason, retry_ns: 0 });
+        }
+        // It is counted as wrong until it has turned out to be right.
+        let mut client_key = 0;
+        if let Some(failures) = &self.failures {
+            let mut hasher = failures.hasher();
+            add_client(&mut hasher, client, &RateLimit::default());
+            client_key = hasher.key();
+            if let LimitVerdict::Refuse { retry_ns } = failures.admit(client_key, now_ns) {
+                let reason = "too many wrong passwords: try again later";
+                return Err(RefusedCheck { status: TOO_MANY, reason, retry_ns });
+            }
+        }
+        let pending = Arc::new(PendingCheck::default());
+        all.insert(key, (pending.clone(), network));
+        drop(all);
+        let job =
+            CheckJob { shared: self.clone(), key, client_key, pending: pending.clone(), is_right: false };
+        let password = credentials.password().to_vec();
+        self.pool.run(move || job.verify(&check, &password));
+        Ok(pending)
+    }
+}
+
+/// Why a password is not verified.
+struct RefusedCheck {
+    status: Status,
+    reason: &'static str,
+    retry_ns: u64,
+}
+
+/// One verification. Dropping it states the outcome, also where it was not finished.
+struct CheckJob {
+    shared: Arc<SharedPasswords>,
+    key: u64,
+    client_key: u64,
+    pending: Arc<PendingCheck>,
+    is_right: bool,
+}
+
+impl CheckJob {
+    fn verify(mut self, check: &PasswordCheck, password: &[u8]) {
+        let bytes = check.memory_bytes();
+        self.shared.memory.change(0, bytes);
+        self.is_right = check.verify(password);
+        self.shared.memory.change(bytes, 0);
+    }
+}
+
+impl Drop for CheckJob {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        if self.is_right {
+            let now_ns = Clock::new().now_us().saturating_mul(1_000);
+            let remember_ns =
+                u64::try_from(shared.of.remember.unwrap_or(REMEMBER).as_nanos()).unwrap_or(u64::MAX);
+            shared.seen.insert(self.key, now_ns, now_ns.saturating_add(remember_ns));
+            if let Some(failures) = &shared.failures {
+                failures.refund(self.client_key, now_ns);
+            }
+        }
+        lock(&shared.pending).remove(&self.key);
+        let mut state = lock(&self.pending.0);
+        state.outcome = Some(self.is_right);
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl PendingCheck {
+    fn poll(&self, waker: &Waker) -> Poll<bool> {
+        let mut state = lock(&self.0);
+        if let Some(outcome) = state.outcome {
+            return Poll::Ready(outcome);
+        }
+        if !state.wakers.iter().any(|other| other.will_wake(waker)) {
+            state.wakers.push(waker.clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Users {
+    /// Reads the file, unless it is as it was.
+    fn read(files: &ConfigFiles, path: &Path, before: Option<FileStamp>) -> io::Result<Option<Users>> {
+        let file = files.open(path)?;
+        let stamp = stamp(&file.metadata()?);
+        if before == Some(stamp) {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other("it is larger than 16 MiB"));
+        }
+        let file = PasswordFile::parse(&bytes).map_err(io::Error::other)?;
+        let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
+        let secret = secret.map_err(|_| io::Error::other("the system has no random numbers"))?;
+        Ok(Some(Users { file, secret, stamp }))
+    }
+
+    /// What credentials are remembered by.
+    fn key(&self, credentials: &Credentials) -> u64 {
+        let tag = hmac::sign(&self.secret, credentials.bytes());
+        u64::from_le_bytes(*tag.as_ref().first_chunk().expect("a digest of 32 bytes"))
+    }
+}
+
+fn stamp(metadata: &Metadata) -> FileStamp {
+    (metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino())
+}
+
+/// Asks for the user. Returns whether the request may be served.
+///
+/// # Errors
+/// The client is gone.
+pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    auth.look(x.core().now_ms());
+    let credentials = credentials(&x.request());
+    let now_us = x.core().now_us();
+    let is_let_in = match credentials.as_ref().is_some_and(|known| auth.remembers(known, now_us)) {
+        true => true,
+        // Boxed, as it is seldom.
+        false => Box::pin(auth.check(x)).await?,
+    };
+    if let Some(credentials) = credentials.filter(|_| is_let_in) {
+        x.set_user(credentials.user(), "Basic");
+    }
+    Ok(is_let_in)
+}
+
+/// The name and password of a request. Where it has several, servers might differ in which they take: there are none.
+fn credentials(request: &Request<'_>) -> Option<Credentials> {
+    let (head, bytes) = request.head();
+    let mut given = head.fields.named(Name::Authorization);
+    let credentials = Credentials::parse(given.next()?.value.of(bytes))?;
+    given.next().is_none().then_some(credentials)
+}

@@ -1,0 +1,443 @@
+//! JSON Web Tokens in front of routes: `admission` verifies them, this has the keys.
+//!
+//! Keys are read from a file, or fetched, off the path of requests. Tokens are verified on other threads, and what was valid is
+//! remembered until it expires.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use admission::{JwtKeys, JwtRefusal, JwtRules, Remembered, TOKEN_BYTES_MAX, VerifiedToken};
+use aws_lc_rs::hmac;
+use config::{Auth, AuthKind, Config, JwtAuth, Level};
+use http::{Fields, Name, Status};
+use net::{Core, Exchange, Fault, MemoryBudget, Request};
+use proxy::{FetchLimits, FetchRequest, Proxy};
+
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+
+/// Tokens that are verified or wait for it, over all cores.
+const PENDING_MAX: usize = 256;
+/// Tokens that are remembered, and bytes of what they say, over all cores.
+const KNOWN_MAX: usize = 50_000;
+const KNOWN_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How often keys may be asked for again because a token names one that is not known, and as long as there are none.
+const AGAIN_MS: u64 = 10_000;
+const FIRST_MS: u64 = 1_000;
+/// How long keys stay in use after they were due, where no others can be had: an issuer that cannot be reached withdraws none.
+const KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
+/// The largest JWKS, in bytes.
+const KEYS_BYTES_MAX: u64 = 512 * 1024;
+/// How often a request that waits for keys looks for them.
+const LOOK_MS: u64 = 5;
+/// What a request that waits is charged, in bytes, beside its connection.
+const WAITING_BYTES: usize = 2 * TOKEN_BYTES_MAX;
+const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
+
+/// What a configuration's tokens are verified by.
+#[derive(Default)]
+pub(super) struct JwtPlan(Vec<Arc<SharedJwt>>);
+
+/// Keys, and tokens that were valid, for all cores.
+pub(super) struct SharedJwt {
+    of: Auth,
+    rules: Arc<JwtRules>,
+    keys: Mutex<Option<Arc<JwtKeys>>>,
+    /// When keys are asked for again in any case, and when they may be because a token names another one.
+    due_ms: AtomicU64,
+    may_ms: AtomicU64,
+    /// When keys that are still due are given up.
+    until_ms: AtomicU64,
+    is_fetching: AtomicBool,
+    known: Remembered<Arc<VerifiedToken>>,
+    /// With which tokens are remembered.
+    secret: hmac::Key,
+    pending: AtomicUsize,
+    files: ConfigFiles,
+    notices: Option<ErrorLog>,
+}
+
+/// Tokens, as one route asks for them on one core.
+pub(crate) struct JwtRoute {
+    shared: Arc<SharedJwt>,
+    jwt: JwtAuth,
+    /// Only claims set these fields of requests.
+    names: Vec<Vec<u8>>,
+    proxy: Option<Proxy>,
+    timeout_ms: u64,
+}
+
+/// Counts a token that is being verified.
+struct PendingToken<'s>(&'s AtomicUsize);
+
+impl Drop for PendingToken<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn ms(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+impl JwtPlan {
+    /// Keys of a file have to be there; those of a URL come later.
+    pub(super) fn new(
+        config: &Config,
+        before: Option<&JwtPlan>,
+        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+    ) -> io::Result<JwtPlan> {
+        let mut plan = JwtPlan::default();
+        for auth in config.auths() {
+            let Some(AuthKind::Jwt(jwt)) = auth.kind().filter(|_| plan.of(auth).is_none()) else { continue };
+            let shared = match before.and_then(|before| before.of(auth)) {
+                Some(same) => same,
+                None => Arc::new(SharedJwt::new(auth, jwt, (files, memory, notices))?),
+            };
+            shared.read_file(jwt)?;
+            if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.count()) {
+                let text =
+                    format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            plan.0.push(shared);
+        }
+        Ok(plan)
+    }
+
+    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedJwt>> {
+        self.0.iter().find(|shared| shared.of == *auth).cloned()
+    }
+}
+
+impl SharedJwt {
+    fn new(
+        auth: &Auth,
+        jwt: &JwtAuth,
+        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+    ) -> io::Result<SharedJwt> {
+        let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
+        let memory = memory.clone();
+        let account = Arc::new(move |before, after| memory.change(before, after));
+        let rules = JwtRules {
+            issuers: jwt.issuers.clone(),
+            audiences: jwt.audiences.clone(),
+            algorithms: jwt.algorithms.iter().map(|name| (*name).to_owned()).collect(),
+            leeway_s: jwt.leeway.as_secs(),
+            claims: jwt.claims.clone(),
+        };
+        Ok(SharedJwt {
+            of: auth.clone(),
+            rules: Arc::new(rules),
+            keys: Mutex::default(),
+            due_ms: AtomicU64::new(0),
+            may_ms: AtomicU64::new(0),
+            until_ms: AtomicU64::new(u64::MAX),
+            is_fetching: AtomicBool::new(false),
+            known: Remembered::new(KNOWN_MAX, KNOWN_BYTES_MAX, account),
+            secret: secret.map_err(|_| io::Error::other("the system has no random numbers"))?,
+            pending: AtomicUsize::new(0),
+            files: files.clone(),
+            notices: notices.cloned(),
+        })
+    }
+
+    fn read_file(&self, jwt: &JwtAuth) -> io::Result<()> {
+        let Some(file) = &jwt.jwks_file else { return Ok(()) };
+        let bytes = self.files.read(file)?;
+        let keys = JwtKeys::parse(&bytes, true);
+        let named = |text| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("`auth.jwt` {}: {text}", file.display()))
+        };
+        self.set_keys(keys.map_err(named)?);
+        Ok(())
+    }
+
+    /// What another set of keys has found to be valid counts no more.
+    fn set_keys(&self, keys: JwtKeys) {
+        *lock(&self.keys) = Some(Arc::new(keys));
+        self.known.clear();
+    }
+
+    /// Keys in use; `None` where they are not there.
+    fn count(&self) -> Option<usize> {
+        lock(&self.keys).as_ref().map(|keys| keys.count())
+    }
+
+    /// Gives up keys that could not be renewed for too long. Whether there are some still.
+    fn keep_keys(&self, now_ms: u64) -> bool {
+        let mut keys = lock(&self.keys);
+        if keys.is_some() && now_ms >= self.until_ms.load(Ordering::Relaxed) {
+            *keys = None;
+            self.known.clear();
+        }
+        keys.is_some()
+    }
+
+    /// Says how many keys there are, where that needs a remark.
+    fn report_count(&self) {
+        match self.count().unwrap_or_default() {
+            0 => self.report(Level::Error, "there is no key for signatures in the set: no token is valid"),
+            1 => self.report(Level::Info, "there is 1 key"),
+            count => self.report(Level::Info, &format!("there are {count} keys")),
+        }
+    }
+
+    fn report(&self, level: Level, text: &str) {
+        if let Some(notices) = &self.notices {
+            let line = || format!("`auth.jwt`: {text}");
+            notices.once_a_second(level, line(), line);
+        }
+    }
+}
+
+impl JwtRoute {
+    /// Whether both ask the same.
+    pub(super) fn is_same(&self, other: &JwtRoute) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(super) fn new(shared: Arc<SharedJwt>, jwt: &JwtAuth, proxy: Option<Proxy>) -> JwtRoute {
+        JwtRoute {
+            names: shared.of.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
+            timeout_ms: ms(shared.of.timeout),
+            jwt: jwt.clone(),
+            shared,
+            proxy,
+        }
+    }
+
+    /// Answers a request without a valid token. Returns whether it may be served.
+    pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        self.refresh(x.core(), false);
+        let Some(token) = self.token(&x.request()) else {
+            return self.challenge(x, UNAUTHORIZED, "this address asks for a token", "").await;
+        };
+        let digest = hmac::sign(&self.shared.secret, &token);
+        let key = *digest.as_ref().first_chunk().expect("a digest of 32 bytes");
+        if let Some(known) = self.shared.known.find(&key, x.core().unix_s()) {
+            return Ok(self.let_in(x, &known));
+        }
+        x.hold(WAITING_BYTES);
+        let verified = self.verify(x, token).await;
+        x.hold(0);
+        match verified? {
+            Ok(token) => {
+                let token = Arc::new(token);
+                self.shared.known.insert(key, token.clone(), token.weight_bytes(), token.until_s);
+                Ok(self.let_in(x, &token))
+            }
+            Err(TokenRefusal::Refused(JwtRefusal::Insufficient)) => {
+                let reason = "the token does not allow this";
+                self.challenge(x, Status::FORBIDDEN, reason, ", error=\"insufficient_scope\"").await
+            }
+            Err(TokenRefusal::Refused(refusal)) => {
+                let why = match refusal {
+                    JwtRefusal::Invalid(why) => why,
+                    _ => "no known key has signed it",
+                };
+                let error = format!(", error=\"invalid_token\", error_description=\"{why}\"");
+                self.challenge(x, UNAUTHORIZED, "the token is not valid", &error).await
+            }
+            Err(TokenRefusal::Unavailable(reason)) => {
+                let mut fields = Fields::new();
+                fields.push(Name::RetryAfter, b"1");
+                fields.push(Name::CacheControl, b"no-store");
+                x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &fields).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    fn let_in(&self, x: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
+        let mut own = Fields::new();
+        for (name, claim) in &self.jwt.headers {
+            if let Some(text) = token.text(claim) {
+                // What is not valid in a field is as if it were not there.
+                let _ = own.try_push(name.as_bytes(), text.as_bytes());
+            }
+        }
+        if !self.names.is_empty() {
+            x.amend(&self.names, &own);
+        }
+        if let Some(subject) = token.text("sub") {
+            x.set_user(subject.as_bytes(), "Bearer");
+        }
+        x.set_authorized();
+        true
+    }
+
+    async fn challenge(
+        &self,
+        x: &mut Exchange<'_>,
+        status: Status,
+        reason: &'static str,
+        error: &str,
+    ) -> Result<bool, Fault> {
+        let mut fields = Fields::new();
+        let value = format!("Bearer realm=\"{}\"{error}", self.shared.of.realm);
+        fields.push(Name::WwwAuthenticate, value.as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        x.refuse_with(status, reason, &fields).await?;
+        Ok(false)
+    }
+
+    /// The token of a request. Where servers might differ in which one they take, there is none.
+    fn token(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+        let mut given =
+            request.fields().filter(|(id, _, _)| *id == Name::Authorization).map(|(_, _, value)| value);
+        if let Some(value) = given.next() {
+            let (scheme, token) = value.split_at(value.iter().position(|&byte| byte == b' ')?);
+            let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && given.next().is_none();
+            return is_bearer.then(|| token.trim_ascii().to_vec());
+        }
+        if let Some(name) = &self.jwt.cookie {
+            let cookies = cache::vary::cookies(request.head());
+            let mut named = cookies.filter(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value);
+            if let Some(value) = named.next() {
+                return named.next().is_none().then(|| value.to_vec());
+            }
+        }
+        let name = self.jwt.query.as_ref()?;
+        let mut values = http::form::values(request.query().unwrap_or_default(), name.as_bytes());
+        match (values.next(), values.next()) {
+            (Some(value), None) => value.map(Cow::into_owned),
+            _ => None,
+        }
+    }
+
+    /// Verifies a token on another thread; where no key fits, once more with newer keys.
+    async fn verify(
+        &self,
+        x: &Exchange<'_>,
+        token: Vec<u8>,
+    ) -> Result<Result<VerifiedToken, TokenRefusal>, Fault> {
+        let by_ms = x.core().now_ms().saturating_add(self.timeout_ms);
+        let mut asks_again = true;
+        loop {
+            let keys = lock(&self.shared.keys).clone();
+            let Some(keys) = keys else {
+                self.refresh(x.core(), true);
+                if !self.shared.is_fetching.load(Ordering::Relaxed) || x.core().now_ms() >= by_ms {
+                    let reason = "the keys of tokens are not there";
+                    return Ok(Err(TokenRefusal::Unavailable(reason)));
+                }
+                self.wait(x).await?;
+                continue;
+            };
+            if self.shared.pending.fetch_add(1, Ordering::Relaxed) >= PENDING_MAX {
+                self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                let reason = "too many tokens are being verified: try again later";
+                return Ok(Err(TokenRefusal::Unavailable(reason)));
+            }
+            let pending = PendingToken(&self.shared.pending);
+            let (rules, now_s, copy) = (self.shared.rules.clone(), x.core().unix_s(), token.clone());
+            let verified = x.core().offload(move || keys.verify(&rules, &copy, now_s)).await;
+            drop(pending);
+            match verified {
+                Err(JwtRefusal::UnknownKey) if asks_again => {
+                    asks_again = false;
+                    self.refresh(x.core(), true);
+                    while self.shared.is_fetching.load(Ordering::Relaxed) && x.core().now_ms() < by_ms {
+                        self.wait(x).await?;
+                    }
+                }
+                verified => return Ok(verified.map_err(TokenRefusal::Refused)),
+            }
+        }
+    }
+
+    /// Waits a moment, unless the client leaves.
+    async fn wait(&self, x: &Exchange<'_>) -> Result<(), Fault> {
+        x.core().sleep(LOOK_MS).await;
+        match poll_fn(|cx| Poll::Ready(x.poll_left(cx))).await {
+            true => Err(Fault::Gone),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks for keys where they are due, or, if a token needs others (`is_wanted`), where they may be asked for again.
+    pub(super) fn refresh(&self, core: &Core, is_wanted: bool) {
+        let shared = &self.shared;
+        let now_ms = core.now_ms();
+        let is_due = now_ms >= shared.due_ms.load(Ordering::Relaxed)
+            || is_wanted && now_ms >= shared.may_ms.load(Ordering::Relaxed);
+        if !is_due {
+            return;
+        }
+        shared.keep_keys(now_ms);
+        if shared.is_fetching.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (shared, proxy, jwt) = (shared.clone(), self.proxy.clone(), self.jwt.clone());
+        let (theirs, timeout_ms) = (core.clone(), self.timeout_ms);
+        core.spawn(async move {
+            let outcome = match &jwt.jwks {
+                Some(url) => fetch(proxy.as_ref(), &url.target, timeout_ms).await,
+                None => {
+                    let (shared, jwt) = (shared.clone(), jwt.clone());
+                    let read = move || shared.read_file(&jwt).map_err(|error| error.to_string());
+                    theirs.offload(read).await.map(|()| None)
+                }
+            };
+            let now_ms = theirs.now_ms();
+            let has_some = shared.keep_keys(now_ms);
+            let again_ms = match outcome {
+                Ok(fetched) => {
+                    if let Some(keys) = fetched {
+                        shared.set_keys(keys);
+                        shared.report_count();
+                    }
+                    let due_ms = now_ms.saturating_add(ms(jwt.refresh));
+                    shared.due_ms.store(due_ms, Ordering::Relaxed);
+                    shared.until_ms.store(due_ms.saturating_add(KEPT_MS), Ordering::Relaxed);
+                    AGAIN_MS
+                }
+                Err(why) => {
+                    let rest = if has_some { "those from before stay for a day" } else { "requests get 503" };
+                    shared.report(Level::Error, &format!("the keys cannot be had: {why}; {rest}"));
+                    let again_ms = if has_some { AGAIN_MS } else { FIRST_MS };
+                    shared.due_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
+                    again_ms
+                }
+            };
+            shared.may_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
+            shared.is_fetching.store(false, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Why a request with a token is not served.
+enum TokenRefusal {
+    Refused(JwtRefusal),
+    /// It cannot be said now.
+    Unavailable(&'static str),
+}
+
+/// Fetches a JWKS.
+async fn fetch(proxy: Option<&Proxy>, target: &str, timeout_ms: u64) -> Result<Option<JwtKeys>, String> {
+    let proxy = proxy.ok_or("there is no server to ask")?;
+    let mut fields = Fields::new();
+    fields.push(Name::Accept, b"application/jwk-set+json, application/json");
+    let request = FetchRequest::new("GET", "jwks", target, &fields, Vec::new());
+    let request = request.map_err(|reject| reject.reason.to_owned())?;
+    let limits = FetchLimits { body_bytes_max: KEYS_BYTES_MAX, total_ms: timeout_ms };
+    let reason = |error: proxy::FetchError| error.reason.to_owned();
+    let mut response = proxy.fetch(&request, &limits).await.map_err(reason)?;
+    if response.status() != Status::OK {
+        return Err(format!("the answer has the status {}", response.status().code()));
+    }
+    let mut body = Vec::new();
+    while let Some(bytes) = response.read().await.map_err(reason)? {
+        body.extend_from_slice(bytes);
+    }
+    JwtKeys::parse(&body, false).map(Some)
+}

@@ -1,0 +1,166 @@
+//! Who may ask, in front of routes: by a user and a password, a token, the URL itself, or as a server says that is asked.
+//!
+//! What lets a request in may say who sends it: those fields of the request are the server's own then, never the client's.
+
+mod basic;
+mod ask;
+mod jwt;
+mod signed;
+
+use std::io;
+use std::sync::Arc;
+
+use config::{Auth, AuthKind, Config};
+use http::{Fields, Name, Status};
+use net::{Core, Exchange, Fault, MemoryBudget, Request};
+use proxy::Proxy;
+
+use crate::auth::ask::{AskPlan, AskRoute};
+use crate::auth::basic::{PasswordPlan, SharedPasswords};
+use crate::auth::jwt::{JwtPlan, JwtRoute};
+pub use crate::auth::signed::keys_of as url_keys;
+use crate::auth::signed::{SignedPlan, SignedUrls};
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+
+/// What the routes of a configuration ask of clients, for all cores.
+pub struct AuthPlan {
+    passwords: PasswordPlan,
+    asked: AskPlan,
+    tokens: JwtPlan,
+    signed: SignedPlan,
+    /// By site: the fields that say who a client is.
+    identity_fields: Vec<Vec<Vec<u8>>>,
+}
+
+/// What a route asks of clients, on one core.
+pub struct RouteAuth {
+    /// Fields that say who a client is, wherever in the site they are set: no client of any of its routes sends them.
+    removed: Vec<Vec<u8>>,
+    check: Option<AuthCheck>,
+}
+
+/// How a route finds out who may ask.
+enum AuthCheck {
+    Passwords(Arc<SharedPasswords>),
+    Ask(Box<AskRoute>),
+    Jwt(Box<JwtRoute>),
+    Signed(Arc<SignedUrls>),
+}
+
+impl RouteAuth {
+    /// Whether it asks nothing that `other` has not asked already.
+    pub fn is_covered_by(&self, other: Option<&RouteAuth>) -> bool {
+        let Some(check) = &self.check else { return true };
+        match (check, other.and_then(|other| other.check.as_ref())) {
+            (AuthCheck::Passwords(one), Some(AuthCheck::Passwords(other))) => Arc::ptr_eq(one, other),
+            (AuthCheck::Ask(one), Some(AuthCheck::Ask(other))) => one.is_same(other),
+            (AuthCheck::Jwt(one), Some(AuthCheck::Jwt(other))) => one.is_same(other),
+            (AuthCheck::Signed(one), Some(AuthCheck::Signed(other))) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+impl AuthPlan {
+    /// Reads the files. What was named in the same way `before` keeps what it remembers.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has a line that cannot be used, by name.
+    pub fn new(
+        config: &Config,
+        before: Option<&AuthPlan>,
+        place: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        cores: usize,
+    ) -> io::Result<AuthPlan> {
+        let passwords = PasswordPlan::new(config, before.map(|plan| &plan.passwords), place, cores)?;
+        let asked = AskPlan::new(config, before.map(|plan| &plan.asked), place.1)?;
+        let tokens = JwtPlan::new(config, before.map(|plan| &plan.tokens), place)?;
+        let signed = SignedPlan::new(config, place.0)?;
+        let identity_fields = (0..config.sites.len()).map(|site| identity_fields(config, site)).collect();
+        Ok(AuthPlan { passwords, asked, tokens, signed, identity_fields })
+    }
+
+    /// That of a route; `proxy` is the way to the server that an `auth` asks.
+    pub fn of_route(
+        &self,
+        config: &Config,
+        (site, route): (usize, usize),
+        proxy: impl FnOnce(&Auth) -> Option<Proxy>,
+        (core, notices): (Option<&Core>, Option<&ErrorLog>),
+    ) -> Option<RouteAuth> {
+        let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
+        let auth = config.settings(Some(site), Some(route)).auth;
+        let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
+        (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed, check })
+    }
+
+    fn check(
+        &self,
+        auth: &Auth,
+        proxy: impl FnOnce(&Auth) -> Option<Proxy>,
+        (core, notices): (Option<&Core>, Option<&ErrorLog>),
+    ) -> Option<AuthCheck> {
+        match auth.kind()? {
+            AuthKind::Basic(_) => self.passwords.of(auth).map(AuthCheck::Passwords),
+            AuthKind::Ask(server) => {
+                let shared = self.asked.of(auth)?;
+                let route = AskRoute::new(shared, server, proxy(auth), notices.cloned());
+                Some(AuthCheck::Ask(Box::new(route)))
+            }
+            AuthKind::Jwt(jwt) => {
+                let route = JwtRoute::new(self.tokens.of(auth)?, jwt, proxy(auth));
+                if let Some(core) = core {
+                    route.refresh(core, false);
+                }
+                Some(AuthCheck::Jwt(Box::new(route)))
+            }
+            AuthKind::Signed(_) => self.signed.of(auth).map(AuthCheck::Signed),
+        }
+    }
+}
+
+/// The names of fields that say who a client is, in the site or in any route of it. An `Authorization` or a `Cookie` is also the
+/// proof that other servers than this one may judge: where one is replaced, the check does it.
+fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
+    let routes = (0..config.sites.get(site).map_or(0, |site| site.routes.len())).map(Some);
+    let auths = [None].into_iter().chain(routes).filter_map(|route| config.settings(Some(site), route).auth);
+    let names =
+        auths.flat_map(Auth::identity_fields).filter(|name| !matches!(*name, "authorization" | "cookie"));
+    let mut names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Why a request is refused whose credentials are ambiguous.
+pub const SEVERAL: &str = "there are several fields `Authorization`: send one";
+
+/// Whether a request has several fields `Authorization`: what is verified here, and what an application believes, could differ.
+pub fn has_several_authorizations(request: &Request<'_>) -> bool {
+    let (head, _) = request.head();
+    head.fields.named(Name::Authorization).nth(1).is_some()
+}
+
+/// Asks what a route asks of clients. Returns whether the request may be served.
+///
+/// # Errors
+/// The client is gone.
+pub async fn admit(auth: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    let Some(RouteAuth { removed, check }) = auth else { return Ok(true) };
+    if !removed.is_empty() {
+        x.amend(removed, &Fields::new());
+    }
+    if !matches!(check, None | Some(AuthCheck::Signed(_))) && has_several_authorizations(&x.request()) {
+        x.refuse(Status::BAD_REQUEST, SEVERAL).await?;
+        return Ok(false);
+    }
+    match check {
+        None => Ok(true),
+        Some(AuthCheck::Passwords(auth)) => basic::admit(auth, x).await,
+        // Boxed, as its future is large.
+        Some(AuthCheck::Ask(auth)) => Box::pin(auth.admit(x)).await,
+        Some(AuthCheck::Jwt(auth)) => Box::pin(auth.admit(x)).await,
+        Some(AuthCheck::Signed(auth)) => auth.admit(x).await,
+    }
+}

@@ -1,0 +1,220 @@
+//! Crawlers: refused by their names, or by what they do.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use admission::{LimitVerdict, Limiter, LimiterOptions, Quota, SeenKeys};
+use config::{Crawlers, Rate, RateLimit};
+use http::{Fields, Method, Name, Status};
+use net::{Exchange, Fault, MemoryBudget, Request, Sources};
+
+use super::GuardStep;
+use crate::limit::add_client;
+use engine::clients::proxies::sources;
+use telemetry::rule_counters::{RuleCounter, RuleCounters};
+
+/// Networks that are counted or trapped, and pages that are remembered, for each site.
+const KEYS_MAX: usize = 50_000;
+/// Bytes of a `User-Agent` that are looked at, and of a token in it.
+const AGENT_BYTES_MAX: usize = 1024;
+const TOKEN_BYTES_MAX: usize = 64;
+const ROBOTS_PATH: &[u8] = b"/robots.txt";
+const TOO_MANY: Status = Status::of(429).expect("three digits");
+/// The files that pages consist of.
+const ASSETS: [&[u8]; 20] = [
+    b"css", b"js", b"mjs", b"map", b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"avif", b"ico",
+    b"woff", b"woff2", b"ttf", b"otf", b"mp4", b"webm", b"mp3", b"ogg",
+];
+
+/// What all cores know of the crawlers of a site.
+pub struct CrawlerShared {
+    /// The pages that a network may open; also what keys are made with.
+    limiter: Arc<Limiter>,
+    /// Pages that a network has opened, if they are counted.
+    opened: Option<SeenKeys>,
+    /// Networks that have opened what robots.txt forbids.
+    trapped: Option<SeenKeys>,
+    by_name: Arc<RuleCounter>,
+    by_pages: Arc<RuleCounter>,
+    by_trap: Arc<RuleCounter>,
+}
+
+/// The crawlers of a site, on one core.
+pub struct CrawlerRule {
+    shared: Arc<CrawlerShared>,
+    /// Product tokens in lower case.
+    denied: HashSet<Box<[u8]>>,
+    robots: Option<String>,
+    trap: Option<Vec<u8>>,
+    trap_ns: u64,
+    pages_ns: u64,
+    except: Sources,
+    /// How networks are cut off addresses.
+    network: RateLimit,
+}
+
+impl CrawlerShared {
+    /// The rule of a site; `memory` bounds its table of clients.
+    pub fn new(of: &Crawlers, site: &str, memory: &MemoryBudget, counters: &RuleCounters) -> CrawlerShared {
+        let account = || -> admission::TableAccount {
+            let memory = memory.clone();
+            Arc::new(move |before, after| memory.change(before, after))
+        };
+        let counter = |reason: &str| {
+            counters.counter(
+                "komainu_crawlers_refused",
+                vec![("site", site.to_owned()), ("reason", reason.to_owned())],
+            )
+        };
+        let rate = of.pages.unwrap_or(Rate { count: 1, period: Duration::from_secs(1) });
+        let quota = Quota::new(rate.count, rate.period, rate.count.saturating_sub(1));
+        let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: KEYS_MAX };
+        CrawlerShared {
+            limiter: Arc::new(Limiter::new(options, account())),
+            opened: of.pages.map(|_| SeenKeys::new(KEYS_MAX, account())),
+            trapped: of.trap.as_ref().map(|_| SeenKeys::new(KEYS_MAX, account())),
+            by_name: counter("name"),
+            by_pages: counter("pages"),
+            by_trap: counter("trap"),
+        }
+    }
+}
+
+impl CrawlerRule {
+    /// `has_robots` says whether the site has a robots.txt of its own.
+    pub fn new(of: &Crawlers, has_robots: bool, shared: Arc<CrawlerShared>) -> CrawlerRule {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let in_requests = of.denied().into_iter().filter(|(_, is_for_robots)| !is_for_robots);
+        CrawlerRule {
+            shared,
+            denied: in_requests.map(|(name, _)| name.to_ascii_lowercase().into_bytes().into()).collect(),
+            robots: (of.robots && !has_robots).then(|| of.robots_text()),
+            trap: of.trap.as_ref().map(|path| path.clone().into_bytes()),
+            trap_ns: ns(of.trap_time),
+            pages_ns: of.pages.map_or(0, |rate| ns(rate.period)),
+            except: sources(&of.except),
+            network: RateLimit {
+                ipv4_prefix: of.ipv4_prefix,
+                ipv6_prefix: of.ipv6_prefix,
+                ..RateLimit::default()
+            },
+        }
+    }
+
+    /// What robots.txt says, where it is made here.
+    pub(super) fn robots(&self) -> Option<&str> {
+        self.robots.as_deref()
+    }
+
+    /// Refuses crawlers.
+    pub(super) async fn begin(&self, x: &mut Exchange<'_>) -> Result<GuardStep, Fault> {
+        let request = x.request();
+        if request.path() == ROBOTS_PATH {
+            let is_read = matches!(request.method(), Method::Get | Method::Head);
+            let is_made = is_read && self.robots.is_some();
+            return Ok(if is_made { GuardStep::Robots } else { GuardStep::Serve });
+        }
+        if self.except.contains(request.client().address) {
+            return Ok(GuardStep::Serve);
+        }
+        let is_denied = |(id, _, agent): (Name, _, _)| id == Name::UserAgent && self.denies(agent);
+        if !self.denied.is_empty() && request.fields().any(is_denied) {
+            self.shared.by_name.add(1);
+            return refuse(x, "this crawler is not welcome here: see /robots.txt").await;
+        }
+        let now_ns = x.core().now_us().saturating_mul(1_000);
+        if self.is_trapped(&request, now_ns) {
+            self.shared.by_trap.add(1);
+            return refuse(x, "this address was asked for although /robots.txt forbids it: try again later")
+                .await;
+        }
+        let Some(retry_ns) = self.exceeds(&request, now_ns) else { return Ok(GuardStep::Serve) };
+        self.shared.by_pages.add(1);
+        let mut fields = Fields::new();
+        fields.push(Name::RetryAfter, retry_ns.div_ceil(1_000_000_000).max(1).to_string().as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        x.refuse_with(TOO_MANY, "too many different pages: try again later", &fields).await?;
+        Ok(GuardStep::Answered)
+    }
+
+    /// Whether a `User-Agent` has the product token of a crawler that is refused.
+    fn denies(&self, agent: &[u8]) -> bool {
+        let agent = &agent[..agent.len().min(AGENT_BYTES_MAX)];
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let tokens = agent.split(|byte| !is_part(byte));
+        let mut space = [0; TOKEN_BYTES_MAX];
+        tokens.filter(|token| (1..=TOKEN_BYTES_MAX).contains(&token.len())).any(|token| {
+            let lower = &mut space[..token.len()];
+            lower.copy_from_slice(token);
+            lower.make_ascii_lowercase();
+            self.denied.contains(&*lower)
+        })
+    }
+
+    /// Whether the client's network has opened the trap, now or a short time ago.
+    fn is_trapped(&self, request: &Request<'_>, now_ns: u64) -> bool {
+        let (Some(trap), Some(trapped)) = (&self.trap, &self.shared.trapped) else { return false };
+        let key = self.key(request, None);
+        // A page elsewhere may show visitors an image of this address: those who see it are no crawlers.
+        let is_sent_here = || {
+            let mut fields = request.fields();
+            fields.any(|(_, name, value)| {
+                name.eq_ignore_ascii_case(b"sec-fetch-site") && value == b"cross-site"
+            })
+        };
+        if request.normal_path().is_ok_and(|path| *path == **trap) && !is_sent_here() {
+            trapped.insert(key, now_ns, now_ns.saturating_add(self.trap_ns));
+            return true;
+        }
+        trapped.contains(key, now_ns)
+    }
+
+    /// Counts a page; in how many nanoseconds there is room for it, if there is none now.
+    fn exceeds(&self, request: &Request<'_>, now_ns: u64) -> Option<u64> {
+        let (limiter, Some(opened)) = (&self.shared.limiter, &self.shared.opened) else { return None };
+        if !matches!(request.method(), Method::Get | Method::Head) {
+            return None;
+        }
+        let network = self.key(request, None);
+        if is_asset(request.path()) {
+            limiter.refund(network, now_ns);
+            return None;
+        }
+        let page = self.key(request, Some(request.path()));
+        if opened.contains(page, now_ns) {
+            return None;
+        }
+        match limiter.admit(network, now_ns) {
+            LimitVerdict::Refuse { retry_ns } => Some(retry_ns),
+            LimitVerdict::Pass { .. } | LimitVerdict::Delay { .. } => {
+                opened.insert(page, now_ns, now_ns.saturating_add(self.pages_ns));
+                None
+            }
+        }
+    }
+
+    /// The key of a client's network, or of a page for it.
+    fn key(&self, request: &Request<'_>, page: Option<&[u8]>) -> u64 {
+        let mut hasher = self.shared.limiter.hasher();
+        add_client(&mut hasher, request.client().address, &self.network);
+        if let Some(page) = page {
+            hasher.add(page);
+        }
+        hasher.key()
+    }
+}
+
+async fn refuse(x: &mut Exchange<'_>, reason: &'static str) -> Result<GuardStep, Fault> {
+    let mut fields = Fields::new();
+    fields.push(Name::CacheControl, b"no-store");
+    x.refuse_with(Status::FORBIDDEN, reason, &fields).await?;
+    Ok(GuardStep::Answered)
+}
+
+/// Whether a path has the ending of a file that pages consist of.
+fn is_asset(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let Some(dot) = name.iter().rposition(|&byte| byte == b'.') else { return false };
+    ASSETS.iter().any(|ending| name[dot + 1..].eq_ignore_ascii_case(ending))
+}

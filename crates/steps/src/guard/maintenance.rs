@@ -1,0 +1,108 @@
+//! The maintenance page.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use config::{Maintenance, PathPattern};
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault, Page, Sources};
+
+use engine::clients::proxies::sources;
+use telemetry::rule_counters::RuleCounter;
+
+/// How often the file is looked at, in milliseconds.
+const LOOK_MS: u64 = 1_000;
+const REASON: &str = "this site is under maintenance: try again later";
+
+/// What all cores know of a switch.
+#[derive(Debug, Default)]
+pub struct MaintenanceShared {
+    is_on: AtomicBool,
+    /// When the file is to be looked at again, by the clock of the cores.
+    due_ms: AtomicU64,
+}
+
+/// The maintenance of a site, on one core.
+pub struct MaintenanceRule {
+    shared: Arc<MaintenanceShared>,
+    file: Option<PathBuf>,
+    page: Option<Page>,
+    except: Sources,
+    except_paths: Vec<PathPattern>,
+    retry_after_s: u64,
+    answered: Arc<RuleCounter>,
+}
+
+impl MaintenanceRule {
+    /// The rule of a site, with its page and exceptions.
+    pub fn new(
+        of: &Maintenance,
+        page: Option<Page>,
+        shared: Arc<MaintenanceShared>,
+        answered: Arc<RuleCounter>,
+    ) -> MaintenanceRule {
+        MaintenanceRule {
+            shared,
+            file: of.file.clone(),
+            page,
+            except: sources(&of.except),
+            except_paths: of.except_paths.clone(),
+            retry_after_s: of.retry_after.as_secs(),
+            answered,
+        }
+    }
+
+    /// Answers a request that comes while maintenance is on. Returns whether it has.
+    pub(super) async fn answer(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        if !self.is_on(x).await {
+            return Ok(false);
+        }
+        let request = x.request();
+        let path = request.route_path().unwrap_or_default();
+        let is_excepted = self.except.contains(request.client().address)
+            || self.except_paths.iter().any(|pattern| pattern.matches(&path));
+        if is_excepted {
+            return Ok(false);
+        }
+        self.answered.add(1);
+        let mut fields = Fields::new();
+        fields.push(Name::RetryAfter, self.retry_after_s.to_string().as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        match &self.page {
+            Some(page) if !x.request().is_grpc_call() => {
+                fields.push(Name::ContentType, page.content_type.as_bytes());
+                x.notes().refusal = Some(REASON);
+                x.reply(Status::SERVICE_UNAVAILABLE, &fields, &page.body).await?;
+            }
+            _ => x.refuse_with(Status::SERVICE_UNAVAILABLE, REASON, &fields).await?,
+        }
+        Ok(true)
+    }
+
+    /// Whether it is on. One request a second waits until the file has been looked at; others go by what was found last.
+    async fn is_on(&self, x: &Exchange<'_>) -> bool {
+        let Some(file) = &self.file else { return true };
+        let (shared, now_ms) = (&self.shared, x.core().now_ms());
+        let due_ms = shared.due_ms.load(Ordering::Relaxed);
+        let is_due = now_ms >= due_ms;
+        let claim = || {
+            let next_ms = now_ms.saturating_add(LOOK_MS);
+            shared.due_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if is_due && claim() {
+            let file = file.clone();
+            let found = x.core().offload(move || std::fs::symlink_metadata(&file).map(drop)).await;
+            match found {
+                Ok(()) => shared.is_on.store(true, Ordering::Relaxed),
+                // Of other errors nobody knows what they mean: it stays as it was.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                    shared.is_on.store(false, Ordering::Relaxed);
+                }
+                Err(_) => {}
+            }
+        }
+        shared.is_on.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,76 @@
+//! Faults that are injected for tests.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault};
+
+use super::conditions::ConcernedRequests;
+use telemetry::rule_counters::RuleCounter;
+
+/// What a delayed request is charged, in bytes, beside its connection.
+const DELAYED_BYTES: usize = 4096;
+
+/// The faults of a route, on one core.
+pub struct FaultRules {
+    rules: Vec<FaultRule>,
+    injected: Arc<RuleCounter>,
+}
+
+struct FaultRule {
+    requests: ConcernedRequests,
+    delay_ms: u64,
+    status: Option<Status>,
+    aborts: bool,
+}
+
+impl FaultRules {
+    /// Those of a route; `None` where it has none.
+    pub fn new(faults: &[config::InjectedFault], injected: Arc<RuleCounter>) -> Option<FaultRules> {
+        let rule = |fault: &config::InjectedFault| FaultRule {
+            requests: ConcernedRequests::new(fault.when.as_ref(), fault.share),
+            delay_ms: u64::try_from(fault.delay.as_millis()).unwrap_or(u64::MAX),
+            status: fault.status.and_then(Status::of),
+            aborts: fault.abort,
+        };
+        (!faults.is_empty()).then(|| FaultRules { rules: faults.iter().map(rule).collect(), injected })
+    }
+
+    /// Injects the first fault that concerns a request. Returns whether it may be served.
+    ///
+    /// # Errors
+    /// The client is gone, or its connection is to be closed.
+    pub(super) async fn inject(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let Some(rule) = self.rules.iter().find(|rule| rule.requests.has(&x.request())) else {
+            return Ok(true);
+        };
+        self.injected.add(1);
+        if rule.delay_ms > 0 {
+            x.hold(DELAYED_BYTES);
+            let has_left = {
+                let mut over = pin!(x.core().sleep(rule.delay_ms));
+                poll_fn(|cx| match x.poll_left(cx) {
+                    true => Poll::Ready(true),
+                    false => over.as_mut().poll(cx).map(|()| false),
+                })
+                .await
+            };
+            x.hold(0);
+            if has_left {
+                return Err(Fault::Gone);
+            }
+        }
+        if rule.aborts {
+            // As after a client that is gone, nothing is sent.
+            return Err(Fault::Gone);
+        }
+        let Some(status) = rule.status else { return Ok(true) };
+        let mut fields = Fields::new();
+        fields.push(Name::CacheControl, b"no-store");
+        x.refuse_with(status, "a fault that the configuration injects (`fault`)", &fields).await?;
+        Ok(false)
+    }
+}

@@ -1,0 +1,155 @@
+//! Copies of requests for other servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use config::MIRROR_FIELD;
+use http::{BodySize, Method, Name};
+use net::{Core, Exchange, MemoryBudget, Pressure};
+use proxy::{FetchLimits, FetchRequest, Proxy};
+
+use super::conditions::ConcernedRequests;
+use telemetry::rule_counters::{RuleCounter, RuleCounters};
+
+/// Bytes of a response that are read before its connection is closed.
+const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
+/// What a copy is charged, in bytes, beside its body: its head, its connection, a piece of the response.
+const COPY_BYTES: u64 = 32 * 1024;
+
+/// What all cores know of a mirror.
+pub struct MirrorShared {
+    in_flight: AtomicUsize,
+    in_flight_max: usize,
+    /// Copies that were sent.
+    sent: Arc<RuleCounter>,
+    /// Of those, the ones without a response.
+    failed: Arc<RuleCounter>,
+    /// Copies that were dropped, because too many were on their way or memory was short.
+    dropped: Arc<RuleCounter>,
+    /// Requests without a copy, because their body is too long.
+    too_long: Arc<RuleCounter>,
+}
+
+/// A copy on its way.
+struct InFlight {
+    shared: Arc<MirrorShared>,
+    budget: MemoryBudget,
+    bytes: u64,
+}
+
+/// The mirror of a route, on one core.
+pub struct MirrorRule {
+    requests: ConcernedRequests,
+    shared: Arc<MirrorShared>,
+    proxy: Proxy,
+    body_bytes_max: u64,
+    timeout_ms: u64,
+}
+
+impl MirrorShared {
+    /// Counts of a route's mirror; at most `in_flight_max` copies run at once.
+    pub fn new(in_flight_max: u32, (site, route): (&str, &str), counters: &RuleCounters) -> MirrorShared {
+        let counter = |outcome: &str| {
+            let labels =
+                vec![("site", site.to_owned()), ("route", route.to_owned()), ("outcome", outcome.to_owned())];
+            counters.counter("komainu_mirror_requests", labels)
+        };
+        MirrorShared {
+            in_flight: AtomicUsize::new(0),
+            in_flight_max: in_flight_max as usize,
+            sent: counter("sent"),
+            failed: counter("failed"),
+            dropped: counter("dropped"),
+            too_long: counter("too_long"),
+        }
+    }
+
+    /// A place among those on their way, if there is one.
+    fn enter(self: &Arc<Self>, core: &Core, body_bytes: usize) -> Option<InFlight> {
+        let is_short = core.memory().pressure() >= Pressure::High;
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if is_short || before >= self.in_flight_max {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            self.dropped.add(1);
+            return None;
+        }
+        let (bytes, budget) = (COPY_BYTES + body_bytes as u64, core.memory().budget().clone());
+        budget.change(0, bytes);
+        Some(InFlight { shared: self.clone(), budget, bytes })
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.budget.change(self.bytes, 0);
+    }
+}
+
+impl MirrorRule {
+    /// `proxy` has the rules of the hidden route.
+    pub fn new(mirror: &config::Mirror, shared: Arc<MirrorShared>, proxy: Proxy) -> MirrorRule {
+        MirrorRule {
+            requests: ConcernedRequests::new(mirror.when.as_ref(), mirror.share),
+            shared,
+            proxy,
+            body_bytes_max: mirror.body_bytes_max,
+            timeout_ms: u64::try_from(mirror.timeout.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Sends a copy of a request, if it is one of the share; now, or once its body has been read.
+    pub(super) fn copy(&self, x: &mut Exchange<'_>) {
+        let request = x.request();
+        let is_copy =
+            || request.fields().any(|(_, name, _)| name.eq_ignore_ascii_case(MIRROR_FIELD.as_bytes()));
+        let is_plain = !matches!(request.method(), Method::Connect | Method::Trace)
+            && request.field(Name::Upgrade).is_none();
+        if !is_plain || is_copy() || !self.requests.has(&request) {
+            return;
+        }
+        let body = request.body();
+        let bytes_max = match body {
+            BodySize::None => 0,
+            BodySize::Known(bytes) if bytes > self.body_bytes_max => return self.shared.too_long.add(1),
+            BodySize::Unknown if self.body_bytes_max == 0 => return self.shared.too_long.add(1),
+            BodySize::Known(bytes) => bytes,
+            BodySize::Unknown => self.body_bytes_max,
+        };
+        let mut copy = FetchRequest::of(&request, Vec::new());
+        let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total_ms: self.timeout_ms };
+        let (shared, proxy, core) = (self.shared.clone(), self.proxy.clone(), x.core().clone());
+        if body == BodySize::None {
+            return send(&core, shared, proxy, copy, (limits, 0));
+        }
+        let copied = move |body: Option<Vec<u8>>| match body {
+            Some(body) => {
+                let bytes = body.len();
+                copy.set_body(body);
+                send(&core, shared, proxy, copy, (limits, bytes));
+            }
+            None => shared.too_long.add(1),
+        };
+        x.copy_body(usize::try_from(bytes_max).unwrap_or(usize::MAX), Box::new(copied));
+    }
+}
+
+/// Sends a copy beside what the core does otherwise, if there is a place for it.
+fn send(
+    core: &Core,
+    shared: Arc<MirrorShared>,
+    proxy: Proxy,
+    copy: FetchRequest,
+    (limits, body_bytes): (FetchLimits, usize),
+) {
+    let Some(in_flight) = shared.enter(core, body_bytes) else { return };
+    shared.sent.add(1);
+    core.spawn(async move {
+        let _in_flight = in_flight;
+        match proxy.fetch(&copy, &limits).await {
+            // What is longer is cut off with its connection.
+            Ok(mut response) => while let Ok(Some(_)) = response.read().await {},
+            Err(_) => shared.failed.add(1),
+        }
+    });
+}

@@ -1,0 +1,91 @@
+//! How many connections a client may have: counted at the accept, before a byte is read.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use admission::{ConcurrencyLimiter, TooMany};
+use config::{Config, Level};
+use net::{ConnectionGate, ConnectionPlace, MemoryBudget, Peer, Sources, TooManyConnections};
+
+use engine::clients::proxies::sources;
+use logging::notice::ErrorLog;
+use telemetry::families::LimitMetrics;
+
+/// Clients that are counted: at 34 bytes each less than the connections that make them.
+const CLIENTS_MAX: usize = 200_000;
+/// Bits of an IPv6 address that are not one client's own.
+const HOST_BITS: u32 = 64;
+
+/// The connections of each client.
+pub struct ClientConnections {
+    limiter: Arc<ConcurrencyLimiter>,
+    /// Proxies, which have the connections of many clients.
+    trusted: RwLock<Sources>,
+    notices: ErrorLog,
+}
+
+impl ClientConnections {
+    /// The limits of `config`, with a table of clients for each.
+    pub fn new(config: &Config, memory: &MemoryBudget, notices: &ErrorLog) -> ClientConnections {
+        let memory = memory.clone();
+        let account = Arc::new(move |before, after| memory.change(before, after));
+        let limiter = ConcurrencyLimiter::new(0, CLIENTS_MAX, account);
+        let gate = ClientConnections {
+            limiter: Arc::new(limiter),
+            trusted: RwLock::default(),
+            notices: notices.clone(),
+        };
+        gate.apply(config);
+        gate
+    }
+
+    /// Uses another configuration for connections that come from now on.
+    pub fn apply(&self, config: &Config) {
+        let trusted = sources(&config.trusted_proxies.from);
+        *self.trusted.write().unwrap_or_else(PoisonError::into_inner) = trusted;
+        self.limiter.set_max(config.limits.connections_per_client_max);
+    }
+
+    /// What it has done, for operators; `None` without a limit.
+    pub fn metrics(&self) -> Option<LimitMetrics> {
+        (self.limiter.max() > 0).then(|| LimitMetrics {
+            site: String::new(),
+            route: String::new(),
+            limit: "connections_per_client".to_owned(),
+            is_dry: false,
+            refused: self.limiter.refused.load(Ordering::Relaxed),
+            delayed: 0,
+            forgotten: self.limiter.uncounted.load(Ordering::Relaxed),
+            bytes: self.limiter.bytes() as u64,
+        })
+    }
+
+    fn key(&self, client: IpAddr) -> u64 {
+        let mut hasher = self.limiter.hasher();
+        match client {
+            IpAddr::V4(address) => hasher.add(&address.octets()),
+            IpAddr::V6(address) => hasher.add(&(address.to_bits() >> HOST_BITS).to_be_bytes()),
+        }
+        hasher.key()
+    }
+}
+
+impl ConnectionGate for ClientConnections {
+    fn enter(&self, client: Peer) -> Result<Option<ConnectionPlace>, TooManyConnections> {
+        let max = self.limiter.max();
+        let Peer::Tcp(address) = client else { return Ok(None) };
+        if max == 0 || self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(client) {
+            return Ok(None);
+        }
+        let address = address.ip().to_canonical();
+        match self.limiter.enter(self.key(address), false) {
+            Ok(place) => Ok(place.map(|place| Box::new(place) as ConnectionPlace)),
+            Err(TooMany) => {
+                let kind = format!("`limits.connections_per_client` of {max}: connections are closed");
+                self.notices.once_a_second(Level::Warn, kind.clone(), || format!("{address}: {kind}"));
+                Err(TooManyConnections)
+            }
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The queue in front of a route's handler: so many requests are in the handler at once, on all cores together, and so many wait for that.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use config::{Config, Level, PartOf, RequestQueue, RoutePart};
+use http::{Fields, Name, Status};
+use net::{Exchange, Fault};
+
+use logging::notice::ErrorLog;
+use telemetry::families::QueueMetrics;
+use telemetry::metrics::RouteLabels;
+use telemetry::rule_counters::{RuleCounter, RuleCounters};
+
+/// What a request that waits is charged, in bytes, beside its connection.
+const WAITING_BYTES: usize = 4096;
+
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShedReason {
+    /// It was the oldest one, and the queue was full.
+    Full,
+    /// It has waited too long.
+    Age,
+}
+
+impl ShedReason {
+    const ALL: [(ShedReason, &'static str); 2] = [(ShedReason::Full, "full"), (ShedReason::Age, "age")];
+
+    fn answer(self) -> &'static str {
+        match self {
+            ShedReason::Full => "too many requests wait for an answer: try again later",
+            ShedReason::Age => "the request has waited too long for its turn: try again later",
+        }
+    }
+}
+
+/// What becomes of a request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitOutcome {
+    /// It has a place in the handler.
+    Admitted,
+    Shed(ShedReason),
+}
+
+/// The requests of one route that wait, and how many are in its handler.
+#[derive(Debug)]
+struct WaitingRequests {
+    active_max: usize,
+    waiting_max: usize,
+    active: usize,
+    /// In the order in which they came.
+    waiting: BTreeMap<u64, Waker>,
+    /// Those that wait no more and have not seen it yet.
+    decided: BTreeMap<u64, WaitOutcome>,
+    next: u64,
+}
+
+impl WaitingRequests {
+    fn new(options: &RequestQueue) -> WaitingRequests {
+        WaitingRequests {
+            active_max: options.active_max as usize,
+            waiting_max: options.waiting_max as usize,
+            active: 0,
+            waiting: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Takes a place in the handler, if one is free and nobody waits for it.
+    fn enter(&mut self) -> bool {
+        let is_free = self.active < self.active_max && self.waiting.is_empty();
+        self.active += usize::from(is_free);
+        is_free
+    }
+
+    /// Adds a request, in place of the oldest one where as many wait as may. Returns its number, and who has to be woken; `None` where
+    /// none may wait.
+    fn join(&mut self, waker: &Waker) -> Option<(u64, Option<Waker>)> {
+        if self.waiting_max == 0 {
+            return None;
+        }
+        let shed = if self.waiting.len() >= self.waiting_max { self.shed_oldest() } else { None };
+        let number = self.next;
+        self.next += 1;
+        self.waiting.insert(number, waker.clone());
+        Some((number, shed))
+    }
+
+    fn shed_oldest(&mut self) -> Option<Waker> {
+        let (number, waker) = self.waiting.pop_first()?;
+        self.decided.insert(number, WaitOutcome::Shed(ShedReason::Full));
+        Some(waker)
+    }
+
+    /// Gives the places that are free to those who have waited longest. Returns who has to be woken.
+    fn hand_out(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while self.active < self.active_max
+            && let Some((number, waker)) = self.waiting.pop_first()
+        {
+            self.active += 1;
+            self.decided.insert(number, WaitOutcome::Admitted);
+            woken.push(waker);
+        }
+        woken
+    }
+
+    /// A request has left the handler.
+    fn leave(&mut self) -> Vec<Waker> {
+        self.active -= 1;
+        self.hand_out()
+    }
+}
+
+/// The queue of one route, which all cores share.
+#[derive(Debug)]
+pub(crate) struct RouteQueue {
+    place: RouteLabels,
+    requests: Mutex<WaitingRequests>,
+    full: Arc<RuleCounter>,
+    age: Arc<RuleCounter>,
+}
+
+impl RouteQueue {
+    fn new(options: &RequestQueue, place: RouteLabels, counters: &RuleCounters) -> RouteQueue {
+        let [full, age] = ShedReason::ALL.map(|(_, reason)| {
+            let labels = vec![
+                ("site", place.site.clone()),
+                ("route", place.route.clone()),
+                ("reason", reason.to_owned()),
+            ];
+            counters.counter("komainu_queue_shed", labels)
+        });
+        RouteQueue { place, requests: Mutex::new(WaitingRequests::new(options)), full, age }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitingRequests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses other numbers, for those who wait too.
+    fn apply(&self, options: &RequestQueue) {
+        let mut requests = self.lock();
+        requests.active_max = options.active_max as usize;
+        requests.waiting_max = options.waiting_max as usize;
+        let mut woken = requests.hand_out();
+        while requests.waiting.len() > requests.waiting_max {
+            woken.extend(requests.shed_oldest());
+        }
+        drop(requests);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn leave(&self) {
+        let woken = self.lock().leave();
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A place in the handler. Dropped, it is somebody else's.
+pub struct HandlerPlace(Arc<RouteQueue>);
+
+impl Drop for HandlerPlace {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// A request that waits. Dropped, it leaves the queue, and gives back a place that it has got and not seen.
+struct QueuedRequest<'q> {
+    queue: &'q Arc<RouteQueue>,
+    /// `None` before it has joined, and once its outcome is known.
+    number: Option<u64>,
+}
+
+impl QueuedRequest<'_> {
+    /// What has become of it; until then whoever polls with `cx` is woken when it does.
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<WaitOutcome> {
+        let mut requests = self.queue.lock();
+        let Some(number) = self.number else {
+            if requests.enter() {
+                return Poll::Ready(WaitOutcome::Admitted);
+            }
+            let Some((number, shed)) = requests.join(cx.waker()) else {
+                return Poll::Ready(WaitOutcome::Shed(ShedReason::Full));
+            };
+            self.number = Some(number);
+            drop(requests);
+            shed.into_iter().for_each(Waker::wake);
+            return Poll::Pending;
+        };
+        if let Some(outcome) = requests.decided.remove(&number) {
+            self.number = None;
+            return Poll::Ready(outcome);
+        }
+        if let Some(waker) = requests.waiting.get_mut(&number) {
+            waker.clone_from(cx.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for QueuedRequest<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut requests = self.queue.lock();
+        requests.waiting.remove(&number);
+        if requests.decided.remove(&number) != Some(WaitOutcome::Admitted) {
+            return;
+        }
+        let woken = requests.leave();
+        drop(requests);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The queue of a route, as one core uses it.
+pub struct QueueRule {
+    queue: Arc<RouteQueue>,
+    age_ms: u64,
+    notices: Option<ErrorLog>,
+}
+
+impl QueueRule {
+    /// Waits for a place in the handler. Without one the request has been answered.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub async fn admit(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPlace>, Fault> {
+        let entered = self.queue.lock().enter();
+        if entered {
+            let notes = x.notes();
+            notes.queue_us = notes.queue_us.or(Some(0));
+            return Ok(Some(HandlerPlace(self.queue.clone())));
+        }
+        // Boxed, as it is seldom.
+        Box::pin(self.wait(x)).await
+    }
+
+    async fn wait(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPlace>, Fault> {
+        let since_us = x.core().now_us();
+        x.hold(WAITING_BYTES);
+        let outcome = {
+            let mut request = QueuedRequest { queue: &self.queue, number: None };
+            let mut too_long = pin!(x.core().sleep(self.age_ms));
+            poll_fn(|cx| {
+                if let Poll::Ready(outcome) = request.poll(cx) {
+                    return Poll::Ready(Ok(outcome));
+                }
+                if x.poll_left(cx) {
+                    return Poll::Ready(Err(Fault::Gone));
+                }
+                too_long.as_mut().poll(cx).map(|()| Ok(WaitOutcome::Shed(ShedReason::Age)))
+            })
+            .await
+        };
+        // From here on the place is given back by whoever drops it.
+        let place = matches!(outcome, Ok(WaitOutcome::Admitted)).then(|| HandlerPlace(self.queue.clone()));
+        x.hold(0);
+        let waited_us = x.core().now_us().saturating_sub(since_us);
+        let notes = x.notes();
+        notes.queue_us = Some(notes.queue_us.unwrap_or(0) + waited_us);
+        match outcome? {
+            WaitOutcome::Admitted => {}
+            WaitOutcome::Shed(reason) => self.refuse(x, reason).await?,
+        }
+        Ok(place)
+    }
+
+    async fn refuse(&self, x: &mut Exchange<'_>, reason: ShedReason) -> Result<(), Fault> {
+        let RouteLabels { site, route, .. } = &self.queue.place;
+        let (counter, what) = match reason {
+            ShedReason::Full => (&self.queue.full, "is full: the oldest requests are refused"),
+            ShedReason::Age => (&self.queue.age, "is slow: requests that waited for `age` are refused"),
+        };
+        counter.add(1);
+        if let Some(notices) = &self.notices {
+            let kind = format!("`queue` of site {site}, route {route} {what}");
+            notices.once_a_second(Level::Warn, kind.clone(), || kind);
+        }
+        let mut fields = Fields::new();
+        // By then all that wait now have been served, or refused.
+        let retry_s = self.age_ms.div_ceil(1_000).max(1);
+        fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
+        fields.push(Name::CacheControl, b"no-store");
+        x.refuse_with(Status::SERVICE_UNAVAILABLE, reason.answer(), &fields).await
+    }
+}
+
+/// The queue of a route, with its numbers in this configuration.
+type ConfiguredQueue = (RequestQueue, Arc<RouteQueue>);
+
+/// The queues of a configuration, by site and route.
+#[derive(Default)]
+pub struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
+
+impl QueuePlan {
+    /// Makes them. The queue of a route that had one `before` is the same one, with its requests.
+    pub fn new(config: &Config, before: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
+        let mut before_at: HashMap<&RouteLabels, VecDeque<&Arc<RouteQueue>>> = HashMap::new();
+        for (_, queue) in before.into_iter().flat_map(QueuePlan::all) {
+            before_at.entry(&queue.place).or_default().push_back(queue);
+        }
+        let mut queue = |site: &config::Site, route: &config::Route| {
+            let options = route.queue.clone().filter(|_| route.part_of.is_none())?;
+            let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
+            let queue = match before_at.get_mut(&place).and_then(VecDeque::pop_front) {
+                Some(same) => same.clone(),
+                None => Arc::new(RouteQueue::new(&options, place, counters)),
+            };
+            Some((options, queue))
+        };
+        let of_site = |site: &config::Site| site.routes.iter().map(|route| queue(site, route)).collect();
+        QueuePlan(config.sites.iter().map(of_site).collect())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &ConfiguredQueue> {
+        self.0.iter().flatten().flatten()
+    }
+
+    /// The numbers of this configuration count from now on.
+    pub fn apply(&self) {
+        self.all().for_each(|(options, queue)| queue.apply(options));
+    }
+
+    /// One core's part of the queue of a route. Branches have that of their route; copies of requests do not wait.
+    pub fn of(
+        &self,
+        site: usize,
+        (index, route): (usize, &config::Route),
+        notices: Option<&ErrorLog>,
+    ) -> Option<QueueRule> {
+        let index = match &route.part_of {
+            None => index,
+            Some(PartOf { part: RoutePart::Mirror, .. }) => return None,
+            Some(PartOf { route, .. }) => *route,
+        };
+        let (options, queue) = self.0.get(site)?.get(index)?.as_ref()?;
+        let age_ms = u64::try_from(options.age.as_millis()).unwrap_or(u64::MAX);
+        Some(QueueRule { queue: queue.clone(), age_ms, notices: notices.cloned() })
+    }
+
+    /// What they hold.
+    pub fn metrics(&self) -> Vec<QueueMetrics> {
+        let metrics = |(_, queue): &ConfiguredQueue| {
+            let requests = queue.lock();
+            QueueMetrics {
+                site: queue.place.site.clone(),
+                route: queue.place.route.clone(),
+                active: requests.active as u64,
+                waiting: requests.waiting.len() as u64,
+            }
+        };
+        self.all().map(metrics).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn queue(active_max: u32, waiting_max: u32) -> Arc<RouteQueue> {
+        let options = RequestQueue { active_max, waiting_max, age: Duration::from_secs(5) };
+        Arc::new(RouteQueue::new(&options, RouteLabels::default(), &RuleCounters::default()))
+    }
+
+    fn poll(request: &mut QueuedRequest<'_>) -> Poll<WaitOutcome> {
+        request.poll(&Context::from_waker(Waker::noop()))
+    }
+
+    fn counts(queue: &RouteQueue) -> (usize, usize) {
+        let requests = queue.lock();
+        assert!(requests.decided.is_empty(), "{requests:?}");
+        (requests.active, requests.waiting.len())
+    }
+
+    const ADMITTED: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Admitted);
+    const FULL: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Shed(ShedReason::Full));
+
+    #[test]
+    fn places_go_to_those_who_wait_in_order_and_newcomers_do_not_push_in() {
+        let queue = queue(1, 10);
+        let mut requests = [(); 3].map(|()| QueuedRequest { queue: &queue, number: None });
+        let [first, second, third] = &mut requests;
+        assert_eq!(poll(first), ADMITTED);
+        assert!(poll(second).is_pending() && poll(third).is_pending());
+        queue.leave();
+        assert!(!queue.lock().enter());
+        assert!(poll(third).is_pending());
+        assert_eq!(poll(second), ADMITTED);
+        queue.leave();
+        assert_eq!(poll(third), ADMITTED);
+        queue.leave();
+        assert_eq!(counts(&queue), (0, 0));
+    }
+
+    #[test]
+    fn a_full_queue_refuses_the_oldest() {
+        let queue = queue(1, 2);
+        assert!(queue.lock().enter());
+        let mut requests = [(); 4].map(|()| QueuedRequest { queue: &queue, number: None });
+        assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
+        let [first, second, third, fourth] = &mut requests;
+        assert_eq!((poll(first), poll(second)), (FULL, FULL));
+        queue.leave();
+        assert_eq!(poll(third), ADMITTED);
+        assert!(poll(fourth).is_pending());
+        drop(requests);
+        assert_eq!(counts(&queue), (1, 0));
+    }
+
+    #[test]
+    fn who_leaves_gives_back_what_it_has_not_seen() {
+        let queue = queue(1, 10);
+        assert!(queue.lock().enter());
+        let mut requests: Vec<_> = (0..3).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
+        assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
+        queue.leave();
+        // The first one has a place and does not know it yet.
+        requests.remove(0);
+        assert_eq!(poll(&mut requests[0]), ADMITTED);
+        drop(requests);
+        assert_eq!(counts(&queue), (1, 0));
+    }
+
+    #[test]
+    fn nobody_waits_where_none_may_and_other_numbers_count_at_once() {
+        let queue = queue(1, 0);
+        let options = |active_max, waiting_max| RequestQueue { active_max, waiting_max, age: Duration::ZERO };
+        assert!(queue.lock().enter());
+        assert_eq!(poll(&mut QueuedRequest { queue: &queue, number: None }), FULL);
+        queue.apply(&options(1, 4));
+        let mut requests: Vec<_> = (0..4).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
+        assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
+        queue.apply(&options(2, 2));
+        let outcomes: Vec<_> = requests.iter_mut().map(poll).collect();
+        assert_eq!(outcomes, [ADMITTED, FULL, Poll::Pending, Poll::Pending]);
+        // Fewer than are in the handler: none follows until enough have left.
+        queue.apply(&options(1, 2));
+        queue.leave();
+        assert!(poll(&mut requests[2]).is_pending());
+        queue.leave();
+        assert_eq!(poll(&mut requests[2]), ADMITTED);
+    }
+}

@@ -1,0 +1,81 @@
+//! Limits that several servers share: `sharing` exchanges what `admission` has counted.
+
+use std::io;
+use std::sync::Arc;
+
+use admission::Limiter;
+use config::{Config, RateLimit};
+use sharing::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
+
+use logging::notice::ErrorLog;
+use process::config_files::ConfigFiles;
+use telemetry::metrics::RouteLabels;
+
+/// The exchange of a configuration, or that of the one before where it stays as it is.
+///
+/// # Errors
+/// A password that cannot be read; an address that cannot be understood.
+pub fn sharing(
+    config: &Config,
+    before: Option<&Arc<Sharing>>,
+    files: &ConfigFiles,
+    notices: Option<&ErrorLog>,
+) -> io::Result<Option<Arc<Sharing>>> {
+    let Some(of) = &config.limits.shared else { return Ok(None) };
+    let password = of.password_file.as_ref().map(|path| {
+        let text = String::from_utf8(files.read(path)?)
+            .map_err(|_| io::Error::other(format!("`password_file` {}: it is not text", path.display())))?;
+        Ok::<_, io::Error>(text.trim_end_matches(['\r', '\n']).to_owned())
+    });
+    let options = SharingOptions {
+        address: of.redis.clone(),
+        password: password.transpose()?,
+        prefix: of.prefix.clone(),
+        interval: of.interval,
+        timeout: of.timeout,
+    };
+    // Only a server exchanges anything; others check the configuration.
+    let Some(notices) = notices else { return Ok(None) };
+    if let Some(same) = before.filter(|before| *before.options() == options) {
+        return Ok(Some(same.clone()));
+    }
+    let (notices, address) = (notices.clone(), of.redis.clone());
+    let report = move |event| {
+        match event {
+        SharingEvent::Away(why) => notices.warn(&format!(
+            "`[limits.shared]`: {address} is away ({why}): until it is back, each server has its limits for itself"
+        )),
+        SharingEvent::Back => notices.info(&format!("`[limits.shared]`: {address} is back")),
+    }
+    };
+    let started = Sharing::start(options, Box::new(report));
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("`redis` of `[limits.shared]`: {error}"));
+    Ok(Some(Arc::new(started.map_err(named)?)))
+}
+
+/// What a limit is called in all servers: those that differ in anything that counts are others.
+pub(crate) fn scope(of: &RateLimit, place: &RouteLabels) -> Vec<u8> {
+    let keys: Vec<String> = of.key.iter().map(ToString::to_string).collect();
+    let prefixes = (of.ipv4_prefix, of.ipv6_prefix);
+    let (site, route) = (&place.site, &place.route);
+    format!("{:?}", (site, route, of.name(), of.rate().to_string(), of.burst(), keys, prefixes)).into_bytes()
+}
+
+struct LimiterTable(Arc<Limiter>);
+
+/// The table of a limit.
+pub(crate) fn table(limiter: &Arc<Limiter>) -> Arc<dyn SharedTable> {
+    Arc::new(LimiterTable(limiter.clone()))
+}
+
+impl SharedTable for LimiterTable {
+    fn take(&self) -> Vec<SharedChange> {
+        let taken = self.0.take_unreported().into_iter();
+        taken.map(|of| SharedChange { key: of.key, name: of.name, spent_ns: of.spent_ns }).collect()
+    }
+
+    fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
+        self.0.settle(key, now_ns, ahead_ns);
+    }
+}

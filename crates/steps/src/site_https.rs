@@ -1,0 +1,53 @@
+//! What a site demands of connections: TLS, and clients' certificates.
+
+use control::HttpChallenges;
+use net::{Peer, Request};
+
+/// What a site demands of connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteHttps {
+    /// The port that requests without TLS are redirected to.
+    pub redirect_port: Option<u16>,
+    /// The demands on clients' certificates; 0 for none.
+    pub policy: u64,
+}
+
+/// What a certificate authority asks for without TLS (RFC 8555 section 8.3).
+const ACME_PATH: &[u8] = HttpChallenges::PATH.as_bytes();
+
+impl SiteHttps {
+    /// Where to redirect a request that came without TLS.
+    pub fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+        let port = self.redirect_port?;
+        let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
+        let (authority, path) = (request.authority(), request.encoded_path().ok()?);
+        if !is_plain || authority.is_empty() || !path.starts_with(b"/") || path.starts_with(ACME_PATH) {
+            return None;
+        }
+        let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
+        let mut location = [b"https://", host].concat();
+        if port != 443 {
+            location.extend_from_slice(format!(":{port}").as_bytes());
+        }
+        location.extend_from_slice(&path);
+        if let Some(query) = request.encoded_query() {
+            location.push(b'?');
+            location.extend_from_slice(&query);
+        }
+        Some(location)
+    }
+
+    /// Why the request is refused if the connection does not meet exactly the site's demands on client certificates. A
+    /// connection without TLS meets none, whatever a trusted proxy reports of its own.
+    pub fn misdirected(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
+        let policy = request.tls().map_or(0, |session| session.policy);
+        match request.tls() {
+            Some(session) if policy != 0 && session.has_expired(now_unix_s) => {
+                Some("the client's certificate has expired: make a new connection with a valid one")
+            }
+            _ if policy == self.policy => None,
+            Some(_) => Some("this connection was made for another host: make one for this host"),
+            None => Some("this host asks for client certificates: make a connection with TLS to this server"),
+        }
+    }
+}

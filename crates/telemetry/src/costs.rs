@@ -1,0 +1,85 @@
+//! Which costs of requests are measured: all of them for clients that are shown them, for logs that name them and for recorded traces;
+//! and the CPU time of each sixty-fourth request, from which metrics are estimated.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use config::{AccessLog, Config};
+use http::{LogVariable, TemplatePart, Variable};
+use net::{CpuMeter, Exchange, MeasuredCosts, Sources};
+
+use engine::clients::proxies::sources;
+
+/// One in so many requests is measured for metrics.
+const SAMPLE_EVERY: u32 = 64;
+
+/// What a configuration has measured.
+#[derive(Default)]
+pub struct CostPlan {
+    /// The clients that get `Server-Timing`.
+    shown_to: Option<Sources>,
+    /// What logs show of every request.
+    logged: MeasuredCosts,
+}
+
+impl CostPlan {
+    /// The costs that `config` needs.
+    pub fn new(config: &Config) -> CostPlan {
+        let shown_to = (!config.server_timing.is_empty()).then(|| sources(&config.server_timing));
+        let sites = 0..config.sites.len();
+        let logs = config.access_logs().chain(sites.flat_map(|site| config.site_access_logs(site)));
+        CostPlan { shown_to, logged: logs.map(|log| logged(&log)).max().unwrap_or_default() }
+    }
+
+    /// Decides what is measured of a request; `turn` counts the core's requests. `None` for nothing.
+    pub fn begin(&self, x: &mut Exchange<'_>, turn: &Cell<u32>) -> Option<Rc<CpuMeter>> {
+        let mut measured = self.logged;
+        let request = x.request();
+        let is_traced = request.ids().trace.is_some_and(|trace| trace.is_sampled);
+        let is_shown = self.shown_to.as_ref().is_some_and(|to| to.contains(request.client().address));
+        if is_shown {
+            x.show_timing();
+        }
+        if is_traced || is_shown {
+            measured = MeasuredCosts::All;
+        }
+        turn.set((turn.get() + 1) % SAMPLE_EVERY);
+        let weight = match (self.logged, turn.get()) {
+            (MeasuredCosts::Cpu | MeasuredCosts::All, _) => 1,
+            (MeasuredCosts::None, 0) => SAMPLE_EVERY,
+            (MeasuredCosts::None, _) => 0,
+        };
+        if weight > 0 {
+            measured = measured.max(MeasuredCosts::Cpu);
+        }
+        if measured == MeasuredCosts::None {
+            return None;
+        }
+        let meter = Rc::new(CpuMeter::default());
+        let notes = x.notes();
+        (notes.measured, notes.cpu_weight, notes.cpu_meter) = (measured, weight, Some(meter.clone()));
+        Some(meter)
+    }
+}
+
+/// What a log shows of the costs of requests.
+fn logged(log: &config::RequestLog) -> MeasuredCosts {
+    let of = |variable: &Variable| match variable {
+        Variable::Log(LogVariable::WorkerMemoryKib) => MeasuredCosts::All,
+        Variable::Log(LogVariable::ServerCpuMs | LogVariable::WorkerCpuMs) => MeasuredCosts::Cpu,
+        _ => MeasuredCosts::None,
+    };
+    let most = match &log.access {
+        AccessLog::Json | AccessLog::Logfmt => log.fields.iter().map(|(_, variable)| of(variable)).max(),
+        AccessLog::Template(template) => {
+            let parts = template.parts().iter();
+            let variables = parts.filter_map(|part| match part {
+                TemplatePart::Variable(variable) => Some(of(variable)),
+                TemplatePart::Text(_) => None,
+            });
+            variables.max()
+        }
+        AccessLog::Off | AccessLog::Combined | AccessLog::Ecs | AccessLog::Console { .. } => None,
+    };
+    most.unwrap_or_default()
+}

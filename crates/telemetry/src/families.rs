@@ -1,0 +1,582 @@
+//! What there is to measure at a moment, as families of metrics: the counts of requests, and what connections, memory, upstream servers,
+//! applications and certificates say. Labels come from the configuration alone, never from a client.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use apps::WorkerExit;
+use net::clock::Clock;
+use net::durations::DURATION_CLASSES;
+use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
+use proxy::health::{ServerState, UpstreamOrder};
+use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
+
+use crate::metrics::{
+    Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, StreamCounters, StreamLabels, TracedRequest,
+};
+use crate::rule_counters::{FAMILIES, RuleCount};
+use logging::access::stream::StreamEnd;
+
+/// A process of an application.
+#[derive(Debug)]
+pub struct WorkerMetrics {
+    /// Name of the application.
+    pub app: String,
+    /// Counted from 1; 0 for the prototype.
+    pub worker: usize,
+    /// State of the worker, as `komainu status` shows it.
+    pub state: String,
+    /// Proportional set size in bytes.
+    pub pss_bytes: u64,
+    /// CPU time in milliseconds.
+    pub cpu_ms: u64,
+    /// Answered.
+    pub requests: u64,
+}
+
+/// Requests of an application now.
+#[derive(Debug)]
+pub struct AppQueue {
+    /// Name of the application.
+    pub app: String,
+    /// Requests that wait for a worker.
+    pub waiting: usize,
+    /// Requests in workers.
+    pub active: usize,
+}
+
+/// A limit on how often clients ask.
+#[derive(Debug)]
+pub struct LimitMetrics {
+    /// The site of the limit.
+    pub site: String,
+    /// Empty for a limit of a site.
+    pub route: String,
+    /// The key of the limit.
+    pub limit: String,
+    /// Whether the limit only counts.
+    pub is_dry: bool,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Requests that were delayed.
+    pub delayed: u64,
+    /// Keys that were evicted from the full table.
+    pub forgotten: u64,
+    /// Bytes of the table.
+    pub bytes: u64,
+}
+
+/// What a queue holds, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueMetrics {
+    /// The site of the queue.
+    pub site: String,
+    /// The route of the queue.
+    pub route: String,
+    /// Requests in the handler.
+    pub active: u64,
+    /// Requests that wait.
+    pub waiting: u64,
+}
+
+/// What is read from elsewhere at the time of a scrape.
+#[derive(Debug)]
+pub struct Gauges {
+    /// Counters of each core.
+    pub cores: Vec<Arc<Counters>>,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// CPU seconds of the server process.
+    pub cpu_s: f64,
+    /// Resident memory of the server process in bytes.
+    pub resident_bytes: u64,
+    /// Bytes held for connections.
+    pub held_bytes: u64,
+    /// The memory budget of connections in bytes.
+    pub budget_bytes: u64,
+    /// Requests refused because the budget was spent.
+    pub refused: u64,
+    /// Worker processes.
+    pub workers: Vec<WorkerMetrics>,
+    /// Queues of applications.
+    pub app_queues: Vec<AppQueue>,
+    /// By application: workers that have ended in each way.
+    pub exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
+    /// Groups of upstream servers.
+    pub upstreams: Vec<Arc<GroupShared>>,
+    /// Rate limits.
+    pub limits: Vec<LimitMetrics>,
+    /// Queues of routes.
+    pub queues: Vec<QueueMetrics>,
+    /// Counts of rules.
+    pub rules: Vec<RuleCount>,
+    /// Name and expiry, in seconds since 1970.
+    pub certificates: Vec<(String, i64)>,
+}
+
+/// How the value of a family moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FamilyKind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Durations by class.
+    Histogram,
+}
+
+/// Metrics of one name.
+#[derive(Debug)]
+pub struct Family {
+    /// Without the `_total` that counters have.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: FamilyKind,
+    pub(crate) rows: Vec<MetricRow>,
+}
+
+/// A metric's labels and value.
+pub(crate) type MetricRow = (Vec<(&'static str, String)>, Sample);
+
+/// The value of a metric.
+#[derive(Clone, Debug)]
+pub(crate) enum Sample {
+    Count(u64),
+    Seconds(f64),
+    Number(f64),
+    Durations(Box<DurationSample>),
+}
+
+/// Durations of all cores, and by classic class the latest one whose trace is recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct DurationSample {
+    pub(crate) counts: DurationCounts,
+    pub(crate) traced: [Option<TracedRequest>; DURATION_CLASSES],
+}
+
+/// Everything there is to measure.
+pub fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
+    requests(metrics)
+        .into_iter()
+        .chain(server(gauges))
+        .chain(upstreams(&gauges.upstreams))
+        .chain(streams(metrics))
+        .chain(applications(gauges))
+        .chain(limits(gauges))
+        .chain(queues(gauges))
+        .chain(rules(gauges))
+        .chain(certificates(gauges))
+        .collect()
+}
+
+/// By class of durations: the latest request of any core whose trace is recorded.
+fn traced(cores: &[Arc<RouteCounters>]) -> [Option<TracedRequest>; DURATION_CLASSES] {
+    let mut latest = [None::<TracedRequest>; DURATION_CLASSES];
+    for core in cores {
+        let traced = core.traced.lock().unwrap_or_else(PoisonError::into_inner);
+        for (class, request) in traced.iter() {
+            let before = latest[*class].map_or(0, |before| before.unix_s);
+            if request.unix_s >= before {
+                latest[*class] = Some(*request);
+            }
+        }
+    }
+    latest
+}
+
+/// Rows of one family, each with its labels.
+#[derive(Default)]
+struct Rows(Vec<MetricRow>);
+
+impl Rows {
+    fn count(&mut self, labels: Vec<(&'static str, String)>, count: u64) {
+        self.0.push((labels, Sample::Count(count)));
+    }
+
+    fn gauge(&mut self, labels: Vec<(&'static str, String)>, number: f64) {
+        self.0.push((labels, Sample::Number(number)));
+    }
+
+    fn durations<'h>(
+        &mut self,
+        labels: Vec<(&'static str, String)>,
+        cores: impl Iterator<Item = &'h DurationHistogram>,
+    ) {
+        let sample = DurationSample { counts: DurationCounts::of(cores), traced: Default::default() };
+        self.0.push((labels, Sample::Durations(Box::new(sample))));
+    }
+
+    fn counters(self, name: &'static str, help: &'static str) -> Family {
+        Family { name, help, kind: FamilyKind::Counter, rows: self.0 }
+    }
+
+    fn gauges(self, name: &'static str, help: &'static str) -> Family {
+        Family { name, help, kind: FamilyKind::Gauge, rows: self.0 }
+    }
+
+    fn histograms(self, name: &'static str, help: &'static str) -> Family {
+        Family { name, help, kind: FamilyKind::Histogram, rows: self.0 }
+    }
+}
+
+fn requests(metrics: &Metrics) -> Vec<Family> {
+    let (mut statuses, mut received, mut sent, mut outcomes) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    let (mut durations, mut first_bytes, mut queues) = (Rows::default(), Rows::default(), Rows::default());
+    let (mut cpu, mut measured) = (Rows::default(), Rows::default());
+    metrics.each(|RouteLabels { site, route, handler }, cores| {
+        let labels = vec![("site", site.clone()), ("route", route.clone()), ("handler", handler.clone())];
+        let with = |name, value: String| labels.iter().cloned().chain([(name, value)]).collect::<Vec<_>>();
+        let sum = |of: &dyn Fn(&RouteCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        for at in 0..STATUSES {
+            let count = sum(&|core| core.statuses[at].value());
+            if count > 0 {
+                statuses.count(with("code", (usize::from(STATUS_MIN) + at).to_string()), count);
+            }
+        }
+        for outcome in CacheOutcome::ALL {
+            let count = sum(&|core| core.cache[outcome as usize].value());
+            if count > 0 {
+                outcomes.count(with("outcome", outcome.text().to_owned()), count);
+            }
+        }
+        received.count(labels.clone(), sum(&|core| core.request_bytes.value()));
+        sent.count(labels.clone(), sum(&|core| core.response_bytes.value()));
+        first_bytes.durations(labels.clone(), cores.iter().map(|core| &core.first_byte));
+        for side in ["server", "worker"] {
+            let of = |core: &RouteCounters| {
+                let estimate = if side == "server" { &core.server_cpu } else { &core.worker_cpu };
+                (estimate.us.value(), estimate.requests.value())
+            };
+            let requests = sum(&|core| of(core).1);
+            if requests > 0 {
+                let seconds = sum(&|core| of(core).0) as f64 / 1e6;
+                cpu.0.push((with("side", side.to_owned()), Sample::Seconds(seconds)));
+                measured.count(with("side", side.to_owned()), requests);
+            }
+        }
+        if cores.iter().any(|core| DurationCounts::of([&core.queue].into_iter()).count() > 0) {
+            queues.durations(labels.clone(), cores.iter().map(|core| &core.queue));
+        }
+        let counts = DurationCounts::of(cores.iter().map(|core| &core.duration));
+        let sample = DurationSample { counts, traced: traced(cores) };
+        durations.0.push((labels, Sample::Durations(Box::new(sample))));
+    });
+    vec![
+        statuses.counters("komainu_http_requests", "Requests answered, by status."),
+        received.counters("komainu_http_request_body_bytes", "Content bytes of requests that were read."),
+        sent.counters("komainu_http_response_body_bytes", "Content bytes of responses."),
+        durations.histograms(
+            "komainu_http_request_duration_seconds",
+            "From the whole head of a request to the end of its response.",
+        ),
+        first_bytes.histograms(
+            "komainu_http_first_byte_seconds",
+            "From the whole head of a request to the head of its response.",
+        ),
+        queues.histograms(
+            "komainu_http_queue_seconds",
+            "In the queue for an upstream server or a worker, of requests that were passed on.",
+        ),
+        cpu.counters(
+            "komainu_http_cpu_seconds",
+            "CPU time of handlers and workers, estimated from one request in 64.",
+        ),
+        measured.counters("komainu_http_cpu_requests", "The requests that this is the CPU time of."),
+        outcomes.counters("komainu_cache_requests", "What the cache has done for requests."),
+    ]
+}
+
+/// Streams, by their name and upstream server; none where there are no streams.
+fn streams(metrics: &Metrics) -> Vec<Family> {
+    let (mut connections, mut received, mut sent, mut ends) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    metrics.each_stream(|StreamLabels { stream, upstream }, cores| {
+        let labels = || vec![("stream", stream.clone()), ("upstream", upstream.clone())];
+        let sum = |of: &dyn Fn(&StreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        if !upstream.is_empty() {
+            connections.count(labels(), sum(&|core| core.connections.value()));
+            received.count(labels(), sum(&|core| core.received_bytes.value()));
+            sent.count(labels(), sum(&|core| core.sent_bytes.value()));
+        }
+        for (at, end) in StreamEnd::KINDS.into_iter().enumerate() {
+            let count = sum(&|core| core.ends[at].value());
+            if count > 0 {
+                ends.count(labels().into_iter().chain([("end", end.to_owned())]).collect(), count);
+            }
+        }
+    });
+    if connections.0.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        connections.counters("komainu_stream_connections", "Connections of streams that were relayed."),
+        received.counters("komainu_stream_received_bytes", "Bytes of clients that the server has got."),
+        sent.counters("komainu_stream_sent_bytes", "Bytes of the server that clients have got."),
+        ends.counters("komainu_stream_ends", "Connections of streams that are over, by why they ended."),
+    ]
+}
+
+/// Upstream servers by URL: groups that ask the same one count together.
+fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
+    let (mut requests, mut responses, mut failures) = (Rows::default(), Rows::default(), Rows::default());
+    let (mut retries, mut ejections, mut active) = (Rows::default(), Rows::default(), Rows::default());
+    let (mut connects, mut heads) = (Rows::default(), Rows::default());
+    let (mut up, mut drained) = (Rows::default(), Rows::default());
+    let mut servers: BTreeMap<&str, (&GroupShared, usize)> = BTreeMap::new();
+    for group in groups {
+        servers.extend((0..group.count()).map(|server| (group.shown(server), (&**group, server))));
+    }
+    let now_ms = Clock::new().now_ms();
+    for (url, (group, server)) in servers {
+        let cores = group.counters(server);
+        let labels = || vec![("server", url.to_owned())];
+        let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
+        // Those that are over first: else one that ends meanwhile would count as less than none.
+        let ended = sum(&|core| core.ended.value());
+        let begun = sum(&|core| core.requests.value());
+        requests.count(labels(), begun);
+        active.gauge(labels(), begun.saturating_sub(ended) as f64);
+        for (class, name) in ["other", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+            let count = sum(&|core| core.statuses[class].value());
+            if count > 0 {
+                responses.count(vec![("server", url.to_owned()), ("class", name.to_owned())], count);
+            }
+        }
+        for (at, reason) in FAILURE_REASONS.into_iter().enumerate() {
+            let count = sum(&|core| core.failures[at].value());
+            if count > 0 {
+                failures.count(vec![("server", url.to_owned()), ("reason", reason.to_owned())], count);
+            }
+        }
+        retries.count(labels(), sum(&|core| core.retries.value()));
+        ejections.count(labels(), sum(&|core| core.ejections.value()));
+        connects.durations(labels(), cores.iter().map(|core| &core.connect));
+        heads.durations(labels(), cores.iter().map(|core| &core.head));
+        let is_up = group.standing(server, now_ms) == ServerState::Up;
+        up.gauge(labels(), f64::from(u8::from(is_up)));
+        let is_ordered = group.order(server) != UpstreamOrder::Ready;
+        drained.gauge(labels(), f64::from(u8::from(is_ordered)));
+    }
+    vec![
+        requests.counters("komainu_upstream_requests", "Requests sent to an upstream server, retries too."),
+        responses.counters("komainu_upstream_responses", "Its responses, by class of their statuses."),
+        failures.counters("komainu_upstream_failures", "Requests that it failed, by reason."),
+        retries.counters("komainu_upstream_retries", "Requests that were sent again after it failed them."),
+        ejections.counters("komainu_upstream_ejections", "How often it was ejected."),
+        active.gauges("komainu_upstream_requests_active", "Requests under way on it now."),
+        up.gauges("komainu_upstream_up", "1 while it is in service, 0 while it is ejected, drained or ill."),
+        drained.gauges(
+            "komainu_upstream_drained",
+            "1 while an operator has drained it or taken it out of service, else 0.",
+        ),
+        connects.histograms("komainu_upstream_connect_seconds", "To connect to it, TLS handshake included."),
+        heads.histograms(
+            "komainu_upstream_response_seconds",
+            "From a request that can be sent to the head of its response.",
+        ),
+    ]
+}
+
+fn server(gauges: &Gauges) -> Vec<Family> {
+    let sum = |of: &dyn Fn(&Counters) -> u64| gauges.cores.iter().map(|core| of(core)).sum::<u64>();
+    let counter = |name, help, sample| {
+        let rows = vec![(Vec::new(), sample)];
+        Family { name, help, kind: FamilyKind::Counter, rows }
+    };
+    let gauge = |name, help, number| {
+        let rows = vec![(Vec::new(), Sample::Number(number))];
+        Family { name, help, kind: FamilyKind::Gauge, rows }
+    };
+    let count = |name, help, count| counter(name, help, Sample::Count(count));
+    let mut handshakes = Rows::default();
+    let of_kinds = [
+        ("full", sum(&|core| core.tls_full.value())),
+        ("resumed", sum(&|core| core.tls_resumed.value())),
+        ("failed", sum(&|core| core.tls_failed.value())),
+    ];
+    for (kind, count) in of_kinds {
+        handshakes.count(vec![("kind", kind.to_owned())], count);
+    }
+    let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    let open = sum(&|core| core.connections_open.value());
+    vec![
+        Family {
+            name: "komainu_build_info",
+            help: "The version that runs.",
+            kind: FamilyKind::Gauge,
+            rows: vec![(version, Sample::Number(1.0))],
+        },
+        handshakes.counters("komainu_tls_handshakes", "TLS handshakes with clients."),
+        count("komainu_connections", "Connections accepted.", sum(&|core| core.connections.value())),
+        count(
+            "komainu_invalid_requests",
+            "Messages refused that were no requests.",
+            sum(&|core| core.rejected.value()),
+        ),
+        count(
+            "komainu_handler_panics",
+            "Handlers that panicked: each is a bug.",
+            sum(&|core| core.panics.value()),
+        ),
+        count("komainu_memory_refused_requests", "Requests refused for want of memory.", gauges.refused),
+        counter(
+            "komainu_cpu_seconds",
+            "CPU time of the server, without its applications.",
+            Sample::Seconds(gauges.cpu_s),
+        ),
+        gauge("komainu_connections_open", "Connections open now.", open as f64),
+        gauge(
+            "komainu_memory_held_bytes",
+            "Held for clients and upstream servers.",
+            gauges.held_bytes as f64,
+        ),
+        gauge(
+            "komainu_memory_budget_bytes",
+            "What may be held: `limits.memory`.",
+            gauges.budget_bytes as f64,
+        ),
+        gauge(
+            "komainu_resident_bytes",
+            "Resident memory of the server, without its applications.",
+            gauges.resident_bytes as f64,
+        ),
+        gauge("komainu_uptime_seconds", "Since the server started.", gauges.uptime_s),
+    ]
+}
+
+fn applications(gauges: &Gauges) -> Vec<Family> {
+    let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+    // While an application is loaded again, two workers of the same number live: they count together.
+    let mut workers: BTreeMap<(&str, usize), [u64; 3]> = BTreeMap::new();
+    for worker in &gauges.workers {
+        *states.entry((&worker.app, &worker.state)).or_default() += 1;
+        *bytes.entry(&worker.app).or_default() += worker.pss_bytes;
+        let sums = workers.entry((&worker.app, worker.worker)).or_default();
+        let values = [worker.pss_bytes, worker.cpu_ms, worker.requests];
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+    let app = |app: &str| ("app", app.to_owned());
+    let (mut processes, mut of_app, mut of_worker, mut cpu, mut exits) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    let (mut requests, mut waiting, mut active) = (Rows::default(), Rows::default(), Rows::default());
+    for queue in &gauges.app_queues {
+        waiting.gauge(vec![app(&queue.app)], queue.waiting as f64);
+        active.gauge(vec![app(&queue.app)], queue.active as f64);
+    }
+    for ((name, state), count) in states {
+        processes.gauge(vec![app(name), ("state", state.to_owned())], count as f64);
+    }
+    for (name, bytes) in bytes {
+        of_app.gauge(vec![app(name)], bytes as f64);
+    }
+    for ((name, worker), [bytes, cpu_ms, answered]) in workers {
+        let labels = vec![app(name), ("worker", worker.to_string())];
+        // The prototype answers none.
+        if worker > 0 {
+            requests.count(labels.clone(), answered);
+        }
+        of_worker.gauge(labels.clone(), bytes as f64);
+        cpu.0.push((labels, Sample::Seconds(cpu_ms as f64 / 1e3)));
+    }
+    for (name, counts) in &gauges.exits {
+        for (exit, count) in WorkerExit::ALL.into_iter().zip(counts) {
+            exits.count(vec![app(name), ("reason", exit.text().to_owned())], *count);
+        }
+    }
+    vec![
+        processes.gauges("komainu_app_processes", "Processes of applications, by state."),
+        of_app.gauges("komainu_app_proportional_bytes", "Memory of an application's processes (PSS)."),
+        of_worker.gauges("komainu_app_worker_proportional_bytes", "Memory of a worker (PSS)."),
+        cpu.counters(
+            "komainu_app_worker_cpu_seconds",
+            "CPU time of a worker; it begins at 0 with each process.",
+        ),
+        requests.counters(
+            "komainu_app_worker_requests",
+            "Requests that a worker has answered; it begins at 0 with each process.",
+        ),
+        waiting.gauges("komainu_app_requests_waiting", "Requests that wait for a worker now."),
+        active.gauges("komainu_app_requests_active", "Requests that workers have now."),
+        exits.counters("komainu_app_worker_exits", "Workers that have ended, by reason."),
+    ]
+}
+
+fn certificates(gauges: &Gauges) -> Vec<Family> {
+    let mut rows = Rows::default();
+    for (name, unix_s) in &gauges.certificates {
+        rows.gauge(vec![("name", name.clone())], *unix_s as f64);
+    }
+    vec![rows.gauges(
+        "komainu_certificate_expiry_timestamp_seconds",
+        "When a certificate expires, in seconds since 1970.",
+    )]
+}
+
+/// Rules that few routes have.
+fn rules(gauges: &Gauges) -> Vec<Family> {
+    let family = |(name, help): (&'static str, &'static str)| {
+        let mut rows = Rows::default();
+        for rule in gauges.rules.iter().filter(|rule| rule.family == name) {
+            rows.count(rule.labels.clone(), rule.count);
+        }
+        rows.counters(name, help)
+    };
+    FAMILIES.into_iter().map(family).collect()
+}
+
+/// The queues of routes. Those of one label count together.
+fn queues(gauges: &Gauges) -> Vec<Family> {
+    let mut sums: BTreeMap<(&str, &str), [u64; 2]> = BTreeMap::new();
+    for queue in &gauges.queues {
+        let sum = sums.entry((&queue.site, &queue.route)).or_default();
+        sum.iter_mut().zip([queue.active, queue.waiting]).for_each(|(sum, count)| *sum += count);
+    }
+    let (mut active, mut waiting) = (Rows::default(), Rows::default());
+    for ((site, route), sums) in sums {
+        let labels = vec![("site", site.to_owned()), ("route", route.to_owned())];
+        active.gauge(labels.clone(), sums[0] as f64);
+        waiting.gauge(labels, sums[1] as f64);
+    }
+    vec![
+        active.gauges("komainu_queue_active", "Requests in the handler of a route with a `queue`."),
+        waiting.gauges("komainu_queue_waiting", "Requests that wait in the `queue` of a route."),
+    ]
+}
+
+/// Limits on how often clients ask. Those of one name at routes of one label count together.
+fn limits(gauges: &Gauges) -> Vec<Family> {
+    let mut sums: BTreeMap<(&str, &str, &str, bool), [u64; 4]> = BTreeMap::new();
+    for limit in &gauges.limits {
+        let sum = sums.entry((&limit.site, &limit.route, &limit.limit, limit.is_dry)).or_default();
+        let counts = [limit.refused, limit.delayed, limit.forgotten, limit.bytes];
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let (mut refused, mut delayed, mut forgotten, mut bytes) =
+        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    for ((site, route, limit, is_dry), sums) in sums {
+        let labels = vec![
+            ("site", site.to_owned()),
+            ("route", route.to_owned()),
+            ("limit", limit.to_owned()),
+            ("dry_run", is_dry.to_string()),
+        ];
+        refused.count(labels.clone(), sums[0]);
+        delayed.count(labels.clone(), sums[1]);
+        forgotten.count(labels.clone(), sums[2]);
+        bytes.gauge(labels, sums[3] as f64);
+    }
+    vec![
+        refused.counters(
+            "komainu_limit_refused",
+            "Requests refused by a limit, or that a dry run would refuse.",
+        ),
+        delayed.counters("komainu_limit_delayed", "Requests delayed by a limit."),
+        forgotten.counters(
+            "komainu_limit_forgotten_keys",
+            "Keys that a limit has forgotten early, for want of room.",
+        ),
+        bytes.gauges("komainu_limit_table_bytes", "Memory of a limit's keys."),
+    ]
+}

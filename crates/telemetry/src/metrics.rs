@@ -1,0 +1,293 @@
+//! What is counted of requests, by route. Each core writes cells of its own, which are summed when they are read: no request takes a lock or an
+//! atomic read-modify-write. Labels come from the configuration alone, never from a client.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use config::{Action, RoutePart};
+use http::TraceSpan;
+use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
+
+use logging::access::stream::StreamEnd;
+
+/// Statuses are counted each: 100 to 599.
+pub const STATUS_MIN: u16 = 100;
+/// Number of status codes that are counted, from 100.
+pub const STATUSES: usize = 500;
+
+/// What requests are counted under.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteLabels {
+    /// The first host of the site; `*` for the default site; empty for requests that no site answers.
+    pub site: String,
+    /// The paths of the route; empty where no route answers.
+    pub route: String,
+    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name. Of a route with files and a handler for all other
+    /// requests both: `files, app shop`.
+    pub handler: String,
+}
+
+impl RouteLabels {
+    /// What the requests of a route are counted under.
+    pub fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
+        let branch = route.part_of.as_ref().and_then(|of| match &of.part {
+            RoutePart::Branch(name) => Some(format!("branch {name}")),
+            RoutePart::Mirror => None,
+        });
+        let name = |action: &Action| match action {
+            Action::Files(_) => "files".to_owned(),
+            Action::Proxy(_) => "proxy".to_owned(),
+            Action::App(mounted) => format!("app {}", mounted.name),
+            Action::Redirect(_) => "redirect".to_owned(),
+            Action::Respond(_) | Action::NotFound => "respond".to_owned(),
+            Action::Split(_) => "split".to_owned(),
+            Action::Rewrite => "rewrite".to_owned(),
+        };
+        let names = || std::iter::once(&route.action).chain(&route.otherwise).map(name).collect::<Vec<_>>();
+        let handler = branch.unwrap_or_else(|| names().join(", "));
+        let paths: Vec<String> = route.path.iter().map(ToString::to_string).collect();
+        let route = if paths.is_empty() { "*".to_owned() } else { paths.join(" ") };
+        RouteLabels { site: RouteLabels::of_site(site), route, handler }
+    }
+
+    /// The label of a site.
+    pub fn of_site(site: &config::Site) -> String {
+        let host = site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string);
+        // Other sites may have the same host at other addresses.
+        match site.listen.first() {
+            Some(listener) => format!("{host} {}", listener.address),
+            None => host,
+        }
+    }
+
+    /// Its route, for people.
+    pub fn route_name(&self) -> &str {
+        if self.route.is_empty() { "any" } else { &self.route }
+    }
+}
+
+/// A request of a class of durations, by which its trace is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TracedRequest {
+    pub(crate) trace: TraceSpan,
+    pub(crate) duration_us: u64,
+    pub(crate) unix_s: u64,
+}
+
+/// What one core has counted under one label.
+#[derive(Debug)]
+pub struct RouteCounters {
+    /// From [`STATUS_MIN`] on.
+    pub statuses: Box<[Counter]>,
+    /// Bytes of request bodies.
+    pub request_bytes: Counter,
+    /// Bytes of response bodies.
+    pub response_bytes: Counter,
+    /// Times to the last byte.
+    pub duration: DurationHistogram,
+    /// Times to the first byte.
+    pub first_byte: DurationHistogram,
+    /// Of requests that may have to wait for an upstream server or a worker.
+    pub queue: DurationHistogram,
+    /// CPU time of the server, and of workers: estimated, see [`crate::costs`].
+    pub server_cpu: CpuEstimate,
+    /// CPU time of workers.
+    pub worker_cpu: CpuEstimate,
+    /// Requests by outcome in the cache.
+    pub cache: [Counter; CacheOutcome::ALL.len()],
+    /// By class of durations: the last request whose trace is recorded. Only such requests take the lock.
+    pub(crate) traced: Mutex<BTreeMap<usize, TracedRequest>>,
+}
+
+/// CPU time of the requests of a label, estimated from those that were measured.
+#[derive(Debug, Default)]
+pub struct CpuEstimate {
+    /// Microseconds of CPU time.
+    pub us: Counter,
+    /// The requests that this is the time of.
+    pub requests: Counter,
+}
+
+impl CpuEstimate {
+    fn add(&self, us: Option<u64>, weight: u32) {
+        if let Some(us) = us {
+            self.us.add(us * u64::from(weight));
+            self.requests.add(weight.into());
+        }
+    }
+}
+
+impl RouteCounters {
+    fn new() -> RouteCounters {
+        RouteCounters {
+            statuses: (0..STATUSES).map(|_| Counter::default()).collect(),
+            request_bytes: Counter::default(),
+            response_bytes: Counter::default(),
+            duration: DurationHistogram::default(),
+            first_byte: DurationHistogram::default(),
+            queue: DurationHistogram::default(),
+            server_cpu: CpuEstimate::default(),
+            worker_cpu: CpuEstimate::default(),
+            cache: Default::default(),
+            traced: Mutex::default(),
+        }
+    }
+
+    fn count(&self, record: &RequestRecord<'_>) {
+        let status = usize::from(record.status.code().saturating_sub(STATUS_MIN)).min(STATUSES - 1);
+        self.statuses[status].add(1);
+        self.response_bytes.add(record.body_bytes);
+        self.duration.observe(record.duration_us);
+        self.first_byte.observe(record.first_byte_us);
+        if record.request_bytes > 0 {
+            self.request_bytes.add(record.request_bytes);
+        }
+        if let Some(queue_us) = record.notes.queue_us {
+            self.queue.observe(queue_us);
+        }
+        if record.notes.cpu_weight > 0 {
+            self.server_cpu.add(record.notes.server_cpu_us(), record.notes.cpu_weight);
+            self.worker_cpu.add(record.notes.worker_cpu_us.map(u64::from), record.notes.cpu_weight);
+        }
+        if let Some(outcome) = record.notes.cache {
+            self.cache[outcome as usize].add(1);
+        }
+        let trace = record.request.as_ref().and_then(|request| request.ids().trace);
+        if let Some(trace) = trace.filter(|trace| trace.is_sampled) {
+            let (duration_us, unix_s) = (record.duration_us, record.unix_s);
+            let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
+            traced.insert(
+                DurationHistogram::class_of(duration_us),
+                TracedRequest { trace, duration_us, unix_s },
+            );
+        }
+    }
+}
+
+/// What connections of streams are counted under.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamLabels {
+    /// The stream's name; empty for connections that no stream takes.
+    pub stream: String,
+    /// The URL of the upstream server; empty for connections without one.
+    pub upstream: String,
+}
+
+/// What one core has counted of a stream and one of its servers.
+#[derive(Debug, Default)]
+pub struct StreamCounters {
+    /// Connections that were relayed.
+    pub connections: Counter,
+    /// Bytes of clients that the server has got.
+    pub received_bytes: Counter,
+    /// Bytes of the server that clients have got.
+    pub sent_bytes: Counter,
+    /// By [`StreamEnd::KINDS`].
+    pub(crate) ends: [Counter; StreamEnd::KINDS.len()],
+}
+
+impl StreamCounters {
+    /// Counts a connection that is over.
+    pub fn count_end(&self, end: StreamEnd) {
+        self.ends[end.kind()].add(1);
+    }
+}
+
+/// The counters of all cores. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics(Arc<Mutex<LabelCounters>>);
+
+#[derive(Debug, Default)]
+struct LabelCounters {
+    /// In order of their numbers; 0 is for requests that no route answers.
+    labels: Vec<RouteLabels>,
+    numbers: HashMap<RouteLabels, usize>,
+    /// By label: the counters of each core that has served it.
+    counters: Vec<Vec<Arc<RouteCounters>>>,
+    /// The same of streams.
+    streams: BTreeMap<StreamLabels, Vec<Arc<StreamCounters>>>,
+}
+
+/// One core's counters.
+#[derive(Debug)]
+pub struct CoreMetrics {
+    all: Metrics,
+    /// By label.
+    counters: RefCell<Vec<Option<Arc<RouteCounters>>>>,
+    streams: RefCell<BTreeMap<StreamLabels, Arc<StreamCounters>>>,
+}
+
+impl Metrics {
+    /// The counters of one more core.
+    pub fn core(&self) -> CoreMetrics {
+        let core =
+            CoreMetrics { all: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
+        core.label(&RouteLabels::default());
+        core
+    }
+
+    /// Each label with the counters of the cores.
+    pub fn each(&self, mut see: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
+        let registered = self.registered();
+        registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| see(labels, cores));
+    }
+
+    /// Each stream and server, with the counters of the cores.
+    pub(crate) fn each_stream(&self, mut see: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
+        self.registered().streams.iter().for_each(|(labels, cores)| see(labels, cores));
+    }
+
+    fn registered(&self) -> std::sync::MutexGuard<'_, LabelCounters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CoreMetrics {
+    /// The number of a label. Called when the configuration is read: a route that stays keeps its counters.
+    pub fn label(&self, labels: &RouteLabels) -> usize {
+        let mut registered = self.all.registered();
+        let known = registered.numbers.get(labels).copied();
+        let label = known.unwrap_or_else(|| {
+            let label = registered.labels.len();
+            registered.labels.push(labels.clone());
+            registered.numbers.insert(labels.clone(), label);
+            registered.counters.push(Vec::new());
+            label
+        });
+        let mut own = self.counters.borrow_mut();
+        if own.len() <= label {
+            own.resize(label + 1, None);
+        }
+        if own[label].is_none() {
+            let counters = Arc::new(RouteCounters::new());
+            registered.counters[label].push(counters.clone());
+            own[label] = Some(counters);
+        }
+        label
+    }
+
+    /// This core's counters of a stream and a server. Called when the configuration is read: what stays keeps its counters.
+    pub fn stream(&self, labels: &StreamLabels) -> Arc<StreamCounters> {
+        let mut own = self.streams.borrow_mut();
+        let new = || {
+            let counters = Arc::new(StreamCounters::default());
+            let mut registered = self.all.registered();
+            registered.streams.entry(labels.clone()).or_default().push(counters.clone());
+            counters
+        };
+        own.entry(labels.clone()).or_insert_with(new).clone()
+    }
+
+    /// The labels of that number.
+    pub fn labels(&self, label: usize) -> RouteLabels {
+        self.all.registered().labels.get(label).cloned().unwrap_or_default()
+    }
+
+    /// Counts a request that is over.
+    pub fn count(&self, record: &RequestRecord<'_>) {
+        if let Some(Some(counters)) = self.counters.borrow().get(record.label) {
+            counters.count(record);
+        }
+    }
+}
