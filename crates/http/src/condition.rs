@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::method::Method;
 use crate::scan;
 
-/// The conditional fields of one request, as sent. Several fields of a name are one, joined by commas.
+/// The conditional fields of one request, as sent. Several fields with the same name are joined by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions<'a> {
     /// `If-Match`: a list of entity tags, or `*`.
@@ -25,7 +25,7 @@ pub struct Conditions<'a> {
 pub struct Validators<'a> {
     /// The value of its `ETag` field, quotes and `W/` included.
     pub etag: Option<&'a [u8]>,
-    /// Its `Last-Modified` in seconds since 1970.
+    /// The value of `Last-Modified`, in seconds since 1970.
     pub modified_s: Option<u64>,
 }
 
@@ -95,7 +95,7 @@ pub fn strong_match(one: &[u8], other: &[u8]) -> bool {
     one == other && is_opaque_tag(one)
 }
 
-/// Whether two entity tags are the same, strong or weak.
+/// Whether two entity tags are equal, ignoring the `W/` prefix.
 #[must_use]
 pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (opaque(one), opaque(other));
@@ -103,7 +103,7 @@ pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
 }
 
 fn matches(tags: &[u8], own: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> bool {
-    // `*` asks whether there is any representation, and there is.
+    // `*` matches any existing representation, and this one exists.
     tags == b"*" || own.is_some_and(|own| tag_list(tags).any(|tag| same(tag, own)))
 }
 
@@ -141,7 +141,7 @@ pub fn parse_date_s(text: &[u8]) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// The HTTP date of so many seconds since 1970; the year 9999 at most.
+/// Formats seconds since 1970 as an HTTP date; later times are clamped to the end of the year 9999.
 #[must_use]
 pub fn date_text(unix_s: u64) -> String {
     const LAST_S: u64 = 253_402_300_799;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::scan;
 
-/// How many ranges of one request may overlap others before the request counts as an attack (RFC 9110 section
-/// 14.2 names "more than two overlapping ranges").
+/// Maximum number of ranges in one request that overlap others; more are treated as an attack (RFC 9110
+/// section 14.2 names "more than two overlapping ranges").
 const OVERLAPS_MAX: usize = 2;
 /// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as much.
 const GAP_MAX: u64 = 80;
@@ -15,7 +15,7 @@ const GAP_MAX: u64 = 80;
 pub enum Wanted {
     /// No valid range: the field is ignored.
     Whole,
-    /// These bytes, at least one range: none empty, all inside the representation, none overlapping.
+    /// The requested bytes, at least one range: none empty, all inside the representation, none overlapping.
     /// In the order of the request, or ascending where ranges had to be joined.
     Parts(Vec<Range<u64>>),
     /// 416: no range of the request lies within the representation.
@@ -61,7 +61,7 @@ pub fn unsatisfied_range(length: u64) -> String {
     format!("bytes */{length}")
 }
 
-/// What follows `bytes=`.
+/// The ranges after `bytes=`.
 fn specs(value: &[u8]) -> Option<&[u8]> {
     let (unit, rest) = value.split_at_checked(b"bytes=".len())?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(rest)
@@ -124,7 +124,7 @@ fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
     }
     match (overlaps > OVERLAPS_MAX, joined.len() == parts.len()) {
         (true, _) => None,
-        // Nothing was joined: the order of the request is kept.
+        // Nothing was joined: keep the order of the request.
         (false, true) => Some(parts),
         (false, false) => Some(joined),
     }

@@ -19,7 +19,7 @@ impl Span {
         Span { at: start as u32, len: (end - start) as u32 }
     }
 
-    /// The bytes that this span names in `buffer`, which must be the buffer it was made from.
+    /// The bytes of this span in `buffer`, which must be the buffer that it refers to.
     #[must_use]
     pub fn of(self, buffer: &[u8]) -> &[u8] {
         &buffer[self.start()..self.end()]
