@@ -28,7 +28,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small number that no other request under way of this [`ServerSide`] has: below [`ServerSide::slots`]. For a table.
+    /// A small number, less than [`ServerSide::slots`], that is unique among the requests in progress of this
+    /// [`ServerSide`]. For use as a table index.
     pub fn index(self) -> usize {
         self.slot.into()
     }
@@ -58,7 +59,7 @@ enum Use {
 struct SlotRecord {
     generation: SlotGeneration,
     used: Use,
-    /// The worker that claimed it, once the server has seen that, and as long as the worker lives.
+    /// The worker that claimed the slot, once the server has seen the claim and as long as the worker lives.
     worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
