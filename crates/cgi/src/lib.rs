@@ -1,7 +1,7 @@
 //! The protocols of the CGI family: the variables of a request, their encodings in FastCGI, uwsgi and SCGI,
 //! and CGI responses.
 //!
-//! This crate implements the encodings of these protocols, for the web server's side. It never does I/O and
+//! This crate owns the encodings of these protocols, for the web server's side. It never does I/O and
 //! reads no clock; the caller provides the variables.
 //!
 //! Modules, from low to high; a module uses only those above it.

@@ -1,8 +1,8 @@
 //! Inputs for laws. A law is a function that panics if a property does not hold for the given bytes. Only
 //! tests and fuzz targets use this crate.
 //!
-//! This crate contains the checked-in seeds of the fuzz targets (`fuzz/seeds/TARGET`) and the mutations that
-//! the ordinary tests make of them. It does not contain the laws themselves.
+//! This crate owns the checked-in seeds of the fuzz targets (`fuzz/seeds/TARGET`) and the mutations that
+//! the ordinary tests make of them. It never contains the laws themselves.
 
 use std::path::Path;
 

@@ -138,7 +138,7 @@ impl Body {
         }
     }
 
-    /// Tells the decoder that the sender has closed its side, which completes a body that extends to the
+    /// Notifies the decoder that the sender has closed its side, which completes a body that extends to the
     /// close.
     ///
     /// # Errors

@@ -153,7 +153,7 @@ impl ClientMachine {
         }
     }
 
-    /// Tells the machine that the sender closed its side, which may complete the response.
+    /// Notifies the machine that the sender closed its side, which may complete the response.
     ///
     /// # Errors
     /// If bytes are missing.

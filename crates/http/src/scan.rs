@@ -220,7 +220,7 @@ pub const fn is_path_byte(byte: u8) -> bool {
 
 /// Whether eight bytes of a path (lowest byte first) are all letters, digits, `-`, `.` or `/`, and no segment
 /// that begins among them is empty or begins with a dot. Returns `Some` of whether the last byte is a slash,
-/// or `None` if undecided. `after_slash` tells whether the preceding byte is a slash.
+/// or `None` if undecided. `after_slash`: the preceding byte is a slash.
 #[inline(always)]
 pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
     // Sets the high bit of each byte that differs from `byte`.

@@ -3,9 +3,9 @@
 //! There are two figures. `held` is memory: each byte kept for the peer is added when it is stored and
 //! subtracted when it is freed. `credit` is work: a frame that does not advance a request or response costs
 //! credit, a request that is served completely earns some, and time adds a little, so that a connection that
-//! lives for days may send occasional pings. A peer that uses more than half of its share is throttled: it
-//! may open only one stream at a time, and its windows are not replenished. A peer that exceeds its share is
-//! disconnected with ENHANCE_YOUR_CALM.
+//! lives for days may send occasional pings. A peer that holds more than half of its memory, or has less than
+//! a quarter of its credit left, is throttled: it may open only one stream at a time, and its windows are not
+//! replenished. A peer that exceeds its share is disconnected with ENHANCE_YOUR_CALM.
 
 use crate::error::ConnectionError;
 
@@ -127,8 +127,8 @@ impl Ledger {
         if held > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
     }
 
-    /// Whether the peer is throttled: from half of its share on, until memory is below a quarter and credit
-    /// above half again.
+    /// Whether the peer is throttled: if it holds more than half of its memory or has less than a quarter of its
+    /// credit, until it is back at a quarter of the memory and half of the credit.
     pub(crate) fn is_slowed(&mut self, more: usize, allowed: usize) -> bool {
         let (held, max) = ((self.held + more).saturating_sub(allowed), self.share.held_bytes_max);
         let (credit, full) = (self.credit, self.share.credit_max);

@@ -1,6 +1,6 @@
 //! HTTP/2 for both ends of a connection (RFC 9113): bytes in, events out.
 //!
-//! This crate implements frames, HPACK, streams, windows and priorities, and the accounting of the memory and
+//! This crate owns frames, HPACK, streams, windows and priorities, and the accounting of the memory and
 //! work that a peer causes. It never does I/O, reads a clock or wakes a task: time is an argument, and output
 //! is written to a buffer.
 //!

@@ -55,7 +55,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Applies the payload of a SETTINGS frame; `from_server` tells whether the sender is a server.
+    /// Applies the payload of a SETTINGS frame; `from_server`: the sender is a server.
     pub(crate) fn take(&mut self, payload: &[u8], from_server: bool) -> Result<(), ConnectionError> {
         let first = self.no_rfc7540_priorities.is_none();
         for setting in payload.as_chunks::<6>().0 {

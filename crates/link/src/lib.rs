@@ -1,4 +1,4 @@
-//! The protocol between a server and the supervisor that started it: defines the requests and the states in
+//! The protocol between a server and the supervisor that started it: owns the requests and the states in
 //! which each is allowed, and never touches a socket, a file or a process.
 //!
 //! The supervisor keeps root privileges, and the server, which reads client data, may be under an attacker's

@@ -1,8 +1,8 @@
 //! The channel between the server's threads and the worker processes of one application: one region of shared
 //! memory, both ends of it, and a C ABI for the language modules.
 //!
-//! The crate implements the memory layout, the transfer of requests, the streams in both directions, and the
-//! doorbells. It does not interpret requests: heads and bodies are bytes ([`wire`] only defines the encoding
+//! The crate owns the memory layout, the transfer of requests, the streams in both directions, and the
+//! doorbells. It never interprets requests: heads and bodies are bytes ([`wire`] only defines the encoding
 //! of a head). It starts no process, and reads a clock only for the limit of [`Worker::next`] and the cost of
 //! a request ([`WorkerCost`]).
 //!

@@ -19,8 +19,7 @@ use crate::shared::{AWAKE, SharedMemory, Slot};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotGeneration, SlotPhase, SlotState, Tag};
 
-/// A request in progress. Void once its response was completely received, it was cancelled, or it was lost
-/// with its worker.
+/// A request in progress. Void once the request was completely answered, cancelled, or lost with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     slot: u16,
@@ -28,8 +27,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small number, less than [`ServerSide::slots`], that is unique among the requests in progress of this
-    /// [`ServerSide`]. For use as a table index.
+    /// A table index below [`ServerSide::slots`], unique among the requests in progress of this thread.
     pub fn index(self) -> usize {
         self.slot.into()
     }
@@ -152,8 +150,7 @@ impl ServerSide {
         self.records.len()
     }
 
-    /// Number of slots permanently lost: their state was overwritten, so their holder is unknown. Replace the
-    /// generation once it is not 0.
+    /// Number of slots lost because their holder is unknown. Replace the generation once it is not 0.
     pub fn quarantined(&self) -> usize {
         self.quarantined
     }
@@ -249,8 +246,7 @@ impl ServerSide {
         Ok(taken)
     }
 
-    /// The worker that holds the request; `None` while it is queued, once its worker has finished, or if the
-    /// state word is invalid.
+    /// The worker that holds the request; `None` if queued or finished, or if the state word is invalid.
     pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
         let at = self.live(ticket).ok()?;
         if self.records[at].ending.is_some() {
@@ -301,8 +297,7 @@ impl ServerSide {
     }
 
     /// Reads the notices of every worker and calls `each` for every ticket with news: parts to [`receive`],
-    /// or room for [`push_body`]. Handles a bounded number of notices, even if a worker never stops sending
-    /// them.
+    /// or room for [`push_body`]. The number of notices handled by one call is bounded.
     ///
     /// [`receive`]: ServerSide::receive
     /// [`push_body`]: ServerSide::push_body
@@ -345,8 +340,7 @@ impl ServerSide {
         self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
     }
 
-    /// Resumes the worker that waits after a [`Part::File`], because its descriptor was received or is not
-    /// needed. The next [`ServerSide::receive`] does the same.
+    /// Resumes the worker that waits after a [`Part::File`]; the next [`ServerSide::receive`] does the same.
     pub fn file_taken(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.release_file(at);

@@ -227,7 +227,7 @@ impl ConfigTree {
     /// Adds an item to the container at a path, which is created if it is missing.
     fn add(&mut self, parent: &TreePath, last: &str, value: &Json) -> Result<(), TreeError> {
         let parts = self.parts(parent)?;
-        // At the top of the first file, or at the end of a list.
+        // A table is extended in the first file that has a part of it, a list at its end.
         let is_list = parts.iter().any(|part| part.value.is_array());
         let Some(part) = (if is_list { parts.last() } else { parts.first() }).cloned() else {
             return self.put(parent, &Json::Object(Map::from_iter([(last.to_owned(), value.clone())])));

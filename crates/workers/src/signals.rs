@@ -1,5 +1,5 @@
 //! Signals that are meant for the server but reach its whole process group (systemd stops a service that
-//! way): a worker ignores them, and exits when the server tells it to.
+//! way): a worker ignores them, and exits when the server orders it.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};

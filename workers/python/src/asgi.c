@@ -403,7 +403,7 @@ static PyObject *call_cancelled(Call *self, PyObject *unused) {
     return PyLong_FromLong(self->request && !is_copy ? (long)komainu_cancelled(self->request) : 0);
 }
 
-/* For the Python half: returns whether the application has been told that its client has disconnected. */
+/* For the Python half: returns whether the application was notified that its client has disconnected. */
 static PyObject *call_knows_end(Call *self, PyObject *unused) {
     (void)unused;
     return PyBool_FromLong(self->disconnected);

@@ -23,7 +23,7 @@ struct Damage {
     requests: usize,
     /// Maximum memory held.
     held: usize,
-    /// Bytes sent by the attacker.
+    /// Bytes sent in response.
     sent: usize,
 }
 
