@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! a response that clients keep ──▶ remember ──▶ HashedContent by its SHA-256, for an origin
-//! Available-Dictionary         ──▶ find     ──▶ the dictionary, where it is known for that origin
-//! dictionary and content       ──▶ delta    ──▶ what was made before, or a job that makes it
+//! Available-Dictionary         ──▶ find     ──▶ the dictionary, if it is known for that origin
+//! dictionary and content       ──▶ delta    ──▶ an earlier result, or a job that makes it
 //! ```
 //!
 //! An unknown hash costs one look-up and stores nothing.

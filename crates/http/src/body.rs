@@ -7,8 +7,8 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
 
-/// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for each byte
-/// of content (one-byte chunks have five).
+/// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for
+/// each byte of content (one-byte chunks have five).
 const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
 /// Longest size line of a chunk, with its extension, without its CRLF.
 const SIZE_LINE_BYTES_MAX: u32 = 1024;
@@ -121,7 +121,8 @@ impl Body {
         self.state == ChunkState::End
     }
 
-    /// The trailer fields, complete once the body has ended. Fields that affect framing or routing are dropped.
+    /// The trailer fields, complete once the body has ended. Fields that affect framing or routing are
+    /// dropped.
     #[must_use]
     pub fn trailers(&self) -> &Fields {
         static NONE: Fields = Fields::new();

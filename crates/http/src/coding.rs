@@ -51,8 +51,8 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and of two
-    /// elements for the same coding the first one is used.
+    /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and
+    /// of two elements for the same coding the first one is used.
     #[must_use]
     pub fn parse(value: &[u8]) -> Accepted {
         let mut accepted = Accepted::default();

@@ -50,8 +50,9 @@ impl Conditions<'_> {
             && self.if_modified_since.is_none()
     }
 
-    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. An invalid date is
-    /// ignored, and so is a date if the representation has none; an invalid list of tags matches nothing.
+    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. An invalid
+    /// date is ignored, and so is a date if the representation has none; an invalid list of tags matches
+    /// nothing.
     #[must_use]
     pub fn evaluate(&self, method: Method, of: &Validators<'_>) -> Verdict {
         if let Some(tags) = self.if_match {
@@ -77,8 +78,8 @@ impl Conditions<'_> {
         }
     }
 
-    /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag matches
-    /// strongly, or its date is exactly the representation's.
+    /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag
+    /// matches strongly, or its date is exactly the representation's.
     #[must_use]
     pub fn range_applies(&self, of: &Validators<'_>) -> bool {
         match self.if_range {
@@ -107,7 +108,7 @@ fn matches(tags: &[u8], own: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> b
     tags == b"*" || own.is_some_and(|own| tag_list(tags).any(|tag| same(tag, own)))
 }
 
-/// The elements of a list of tags. Unlike in quoted strings, a backslash in a tag stands for itself, so this is
+/// The elements of a list of tags. Unlike in quoted strings, a backslash in a tag is literal, so this is
 /// not [`scan::list`].
 fn tag_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = value;

@@ -21,9 +21,8 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Returns the framing of a response of `status` and `length` to a request of that method and version
-    /// (RFC 9112 section 6):
-    /// HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or for a 1.0 client ends when the
-    /// connection closes.
+    /// (RFC 9112 section 6): HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or
+    /// for a 1.0 client delimited by the closing of the connection.
     #[must_use]
     pub fn decide(
         method: Method,
@@ -54,8 +53,9 @@ impl Outgoing {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes the beginning of the head: the status line, `common` and the fields that frame the message. More field
-    /// lines may follow, then the blank line. A reason phrase takes the place of the usual one; it comes from a parsed head.
+    /// Writes the beginning of the head: the status line, `common` and the fields that frame the message.
+    /// More field lines may follow, then the blank line. `reason`, from a parsed head, replaces the standard
+    /// reason phrase.
     pub fn open(
         &self,
         out: &mut Vec<u8>,
@@ -89,8 +89,8 @@ impl Outgoing {
     }
 }
 
-/// Writes field lines straight into a head, without building [`Fields`] first. Names and values must come from a parsed
-/// head or from the server itself: they are checked in debug builds only.
+/// Writes field lines directly into a head, without building [`Fields`] first. Names and values must come
+/// from a parsed head or from the server itself: they are checked in debug builds only.
 pub struct Lines<'o> {
     out: &'o mut Vec<u8>,
 }

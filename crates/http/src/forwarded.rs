@@ -1,6 +1,6 @@
-//! The client's address as trusted proxies report it: `X-Forwarded-For` and `X-Forwarded-Proto`, or `Forwarded` (RFC
-//! 7239). Each proxy appends the address of its own client, so the elements are read from the last one backwards, as
-//! long as the proxy that wrote the element is trusted.
+//! The client's address as trusted proxies report it: `X-Forwarded-For` and `X-Forwarded-Proto`, or
+//! `Forwarded` (RFC 7239). Each proxy appends the address of its own client, so the elements are read from
+//! the last one backwards, as long as the proxy that wrote the element is trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
 
-/// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not write
-/// itself may have been sent by the client.
+/// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not
+/// write itself may have been sent by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `X-Forwarded-For` and its companions.
@@ -55,8 +55,9 @@ pub struct Claim {
 
 const INVALID: Reject = Reject::bad("invalid Forwarded");
 
-/// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the first hop.
-/// A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy that wrote it.
+/// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the
+/// first hop. A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy
+/// that wrote it.
 ///
 /// # Errors
 /// 400 for an invalid `Forwarded`: a client may have sent it to hide the elements after it.

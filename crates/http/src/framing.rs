@@ -54,7 +54,7 @@ pub enum Length {
     Unknown,
 }
 
-/// The `Content-Length` fields of a head, taken together.
+/// The combined `Content-Length` fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ContentLength {
     length: Option<u64>,
@@ -129,8 +129,8 @@ impl Evidence {
         Ok(())
     }
 
-    /// The framing of a message that may have a body; `fallback` if there is no framing field. `is_lenient` accepts a
-    /// repeated `Content-Length`.
+    /// The framing of a message that may have a body; `fallback` if there is no framing field. `is_lenient`
+    /// accepts a repeated `Content-Length`.
     pub(crate) fn framing(
         self,
         is_1_0: bool,

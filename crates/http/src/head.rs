@@ -54,7 +54,8 @@ pub struct Head {
     pub sent_target: Span,
     /// The version of HTTP, for logs and `Via`.
     pub version: Version,
-    /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else empty.
+    /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else
+    /// empty.
     pub authority: Span,
     /// All fields, in order. If the request names an authority, `Host` is among them in every version.
     pub fields: FieldList,
@@ -98,8 +99,9 @@ impl Head {
         self.fields.value(buffer, id)
     }
 
-    /// The protocols that the client asks to switch to, as a list: the `Upgrade` field of an HTTP/1.1 request without a body whose
-    /// `Connection` names it (RFC 9110 section 7.8), or the one protocol of an extended CONNECT.
+    /// The list of protocols to which the client asks to switch: the `Upgrade` field of an HTTP/1.1 request
+    /// without a body whose `Connection` names it (RFC 9110 section 7.8), or the one protocol of an extended
+    /// CONNECT.
     #[must_use]
     pub fn upgrade<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
         if !self.protocol.is_empty() {

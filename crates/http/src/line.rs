@@ -16,10 +16,11 @@ pub struct Limits {
     pub start_line_bytes_max: usize,
     /// Number of fields, and of trailer fields; more is 431. Default 100.
     pub fields_max: usize,
-    /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default false.
+    /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default
+    /// false.
     pub bare_lf: bool,
-    /// Whether the heads of responses may have white space before a colon (RFC 9112 section 5.1), and the same
-    /// `Content-Length` more than once. Requests never may. Default false.
+    /// Whether the heads of responses may have white space before a colon (RFC 9112 section 5.1), and the
+    /// same `Content-Length` more than once. Requests never may. Default false.
     pub lenient_heads: bool,
 }
 

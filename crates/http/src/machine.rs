@@ -17,8 +17,8 @@ use crate::span::Span;
 /// The result of feeding bytes to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// More bytes are needed. Bytes of an unfinished head are not consumed: feed them again together with those that
-    /// follow.
+    /// More bytes are needed. Bytes of an unfinished head are not consumed: feed them again together with
+    /// those that follow.
     NeedMore,
     /// The head is complete and consumed; its spans point into the bytes just fed.
     Head,
@@ -173,8 +173,8 @@ impl ClientMachine {
         }
     }
 
-    /// Whether the connection can carry another request now. After a 1xx it cannot: the final response is still to
-    /// come.
+    /// Whether the connection can carry another request now. After a 1xx it cannot: the final response is
+    /// still to come.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.head.keep_alive && !self.head.status.is_informational() && self.body().is_some_and(Body::is_end)

@@ -214,8 +214,8 @@ impl Name {
         NameSet::FRAMING.has(self)
     }
 
-    /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC 9110
-    /// section 6.5.1).
+    /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC
+    /// 9110 section 6.5.1).
     #[must_use]
     pub const fn may_stand_in_trailers(self) -> bool {
         !self.is_framing()

@@ -1,18 +1,18 @@
-//! The path of a request. Routes, handlers and upstream servers all get the same path; only its form differs (decoded
-//! or percent-encoded).
+//! The path of a request. Routes, handlers and upstream servers all get the same path; only its form differs
+//! (decoded or percent-encoded).
 //!
 //! - Percent-encoding is decoded once: `%61` is `a`, `%2561` is `%61`. A byte beyond ASCII is treated as if
 //!   it were encoded.
-//! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers take for a slash) is never
-//!    decoded: both forms contain `%2F` or `%5C`. [`has_encoded_slash`] reports whether there is one, because
-//!    most sites refuse such paths.
+//! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers treat as a slash)
+//!   is never decoded: both forms contain `%2F` or `%5C`. [`has_encoded_slash`] reports whether there is one,
+//!   because most sites refuse such paths.
 //! - Dot segments are resolved, encoded or not.
 //! - A `%25` before bytes that would read as an encoded slash (`%252F`) stays encoded where encoded slashes
 //!   are kept ([`matched_path`]): otherwise `%2F` and `%252F` would be the same path.
 //! - Empty segments (`//`) are merged; or kept except at the start, where some clients would read them as a
 //!   host; or all kept.
-//! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL, a `%`
-//!   without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
+//! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL,
+//!   a `%` without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
 
 use std::borrow::Cow;
 
@@ -145,8 +145,8 @@ pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Percent-encodes a decoded path ([`matched_path`]): bytes that are not allowed in a path, and `%`, except in `%2F`, `%5C` and
-/// `%252F`, which are encoded already.
+/// Percent-encodes a decoded path ([`matched_path`]): bytes that are not allowed in a path, and `%`, except
+/// in `%2F`, `%5C` and `%252F`, which are encoded already.
 #[must_use]
 pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(decoded.len());
@@ -251,8 +251,8 @@ enum Segment {
 impl Segment {
     /// Classifies a segment as it was sent.
     fn of(segment: &[u8]) -> Result<Segment, Reject> {
-        // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve dot
-        // segments.
+        // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve
+        // dot segments.
         let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
             (0, false, false, false, false);
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);

@@ -7,7 +7,8 @@ use crate::scan;
 /// Maximum number of ranges in one request that overlap others; more are treated as an attack (RFC 9110
 /// section 14.2 names "more than two overlapping ranges").
 const OVERLAPS_MAX: usize = 2;
-/// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as much.
+/// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as
+/// much.
 const GAP_MAX: u64 = 80;
 
 /// The result of a `Range` field for a representation of known length.
@@ -24,9 +25,9 @@ pub enum Wanted {
 
 /// Resolves the value of a `Range` field against `length` bytes.
 ///
-/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it has more
-/// than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly touch are joined, so
-/// that an answer never holds more bytes than the representation.
+/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it
+/// has more than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly
+/// touch are joined, so that an answer never holds more bytes than the representation.
 #[must_use]
 pub fn resolve(value: &[u8], length: u64, ranges_max: usize) -> Wanted {
     let Some(specs) = specs(value) else { return Wanted::Whole };
@@ -99,7 +100,7 @@ impl Spec {
     }
 }
 
-/// Parses digits. A position that does not fit is taken as the greatest one.
+/// Parses digits. A position that does not fit becomes the maximum.
 fn position(digits: &[u8]) -> Option<u64> {
     let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     all_digits.then(|| {

@@ -6,7 +6,7 @@ use crate::status::Status;
 /// afterwards, because the start of the next message is uncertain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// The status for the client. (For a response of an upstream server, `proxy` decides what its own client gets.)
+    /// The status for the client. (For a response of an upstream server, `proxy` decides the status.)
     pub status: Status,
     /// The reason, in a few words for a log line or an error page. Never contains bytes sent by the peer.
     pub reason: &'static str,

@@ -82,12 +82,14 @@ impl ResponseHead {
         self.fields.value(buffer, id)
     }
 
-    /// The size of the body in response to a request of that method; for HEAD, of the body that GET would get.
+    /// The size of the body in response to a request of that method; for HEAD, of the body that GET would
+    /// get.
     #[must_use]
     pub fn body_length(&self, method: Method) -> Length {
         match (self.framing, self.length) {
             (Framing::Length(length), _) | (Framing::None, Some(length)) => Length::Known(length),
-            // The length of a response to HEAD without one is unknown; any other response without framing has no body.
+            // The length of a response to HEAD without one is unknown; any other response without framing has
+            // no body.
             (Framing::None, None) if method != Method::Head => Length::Known(0),
             (Framing::None | Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
         }
@@ -105,8 +107,8 @@ impl ResponseHead {
         !self.touched
     }
 
-    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call; `method`
-    /// is the request's. True once the head is complete.
+    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last
+    /// call; `method` is the request's. True once the head is complete.
     ///
     /// # Errors
     /// As for requests. The caller decides the status for the proxy's client (502).

@@ -26,8 +26,8 @@ const fn is_tchar(byte: u8) -> bool {
         )
 }
 
-/// Bytes of a reg-name or an IPv4 address (RFC 3986 section 3.2), without percent-encoding, and without the comma: no
-/// host has one, and applications split `X-Forwarded-Host` at commas.
+/// Bytes of a reg-name or an IPv4 address (RFC 3986 section 3.2), without percent-encoding, and without the
+/// comma: no host has one, and applications split `X-Forwarded-Host` at commas.
 const fn is_host_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -189,8 +189,8 @@ fn letters(word: u64) -> u64 {
 /// Length of the prefix of `bytes` that consists of token characters (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
-    // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of every byte
-    // that is at least `limit`, without a carry into the next byte.
+    // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of
+    // every byte that is at least `limit`, without a carry into the next byte.
     let doubtful = |word: u64| {
         let letters = letters(word);
         let from_hyphen = word ^ (ONES * b'-' as u64);
@@ -301,8 +301,8 @@ pub fn list(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes have no special meaning, so
-/// they cannot hide an element (`Connection`, `Transfer-Encoding`).
+/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes have no special
+/// meaning, so they cannot hide an element (`Connection`, `Transfer-Encoding`).
 pub fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
 }

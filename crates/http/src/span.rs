@@ -1,7 +1,7 @@
 //! A range of a buffer that may move.
 
-/// A range of bytes in some buffer, by offset: the buffer stays free to move or grow. Offsets have 32 bits, far more
-/// than any limit of a head.
+/// A range of bytes in some buffer, by offset, so that the buffer may move or grow. Offsets have 32 bits, far
+/// more than any limit of a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     at: u32,

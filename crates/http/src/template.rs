@@ -47,7 +47,8 @@ pub enum Variable {
     Upstream,
     /// `$request_id`: the id of the request (`request_ids`); empty if it has none.
     RequestId,
-    /// `$trace_id`: the id of the trace that the request is part of, 32 hexadecimal digits (`[tracing]`); empty if there is none.
+    /// `$trace_id`: the id of the trace that the request is part of, 32 hexadecimal digits (`[tracing]`);
+    /// empty if there is none.
     TraceId,
     /// `$span_id`: this server's span in that trace, 16 hexadecimal digits.
     SpanId,
@@ -462,8 +463,8 @@ impl Template {
         }
     }
 
-    /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because decoded they
-    /// may contain any byte. Values from a parsed head contain no control characters.
+    /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because
+    /// decoded they may contain any byte. Values from a parsed head contain no control characters.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         self.write_each(out, values, |_, _| {});
     }

@@ -147,7 +147,8 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
 /// Decodes `code` and appends the text. On an error, `out` holds the text decoded before it.
 ///
 /// # Errors
-/// Padding of eight bits or more, padding that is not ones, and the end-of-string symbol (RFC 7541 section 5.2).
+/// Padding of eight bits or more, padding that is not ones, and the end-of-string symbol (RFC 7541 section
+/// 5.2).
 pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     let start = out.len();
     // The shortest code has five bits; each lookup writes two bytes.

@@ -19,8 +19,9 @@ pub use descriptors::{Attachment, NotAttached, environment};
 /// The environment variable with a worker process's channel: the value of [`Channel::environment`].
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
 
-/// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the
-/// server's descriptors; the memory lives until the last [`ServerSide`] and the last worker process are gone.
+/// The channel between the server's threads and the workers of one generation of one application. Dropping it
+/// closes the server's descriptors; the memory lives until the last [`ServerSide`] and the last worker
+/// process are gone.
 pub struct Channel {
     shared: Arc<SharedMemory>,
     taken: Vec<AtomicBool>,

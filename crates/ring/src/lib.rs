@@ -9,16 +9,17 @@
 //! # The path of a request
 //!
 //! ```text
-//! ServerSide::submit              head and first body bytes into a free slot (the most recently used), state READY, tag
-//!                                 into the queue
+//! ServerSide::submit              head and first body bytes into the most recently used free slot, state READY,
+//!                                 tag into the queue
 //! ServerSide::flush_doorbells     once per iteration: wakes one idle worker, if there is one
-//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap; wakes
-//!                                 another worker if a request is left
-//! ClaimedRequest::respond, write  frames into the response stream; visible to the server after the first flush or the end
-//! ClaimedRequest::finish          state DONE|worker slot, tag into the lane to that server thread; rings its eventfd if it sleeps
-//! ServerSide::poll                tags out of the lanes, each validated: this worker slot must hold this slot in this
-//!                                 generation
-//! ServerSide::receive             frames out of the slot, copied once and then validated; the last one frees the slot
+//! Worker::next                    tag from the queue, state READY -> CLAIMED|worker slot by compare-and-swap;
+//!                                 wakes another worker if a request is left
+//! ClaimedRequest::respond, write  frames into the response stream, visible to the server after a flush or the end
+//! ClaimedRequest::finish          state DONE|worker slot, tag into the lane to that server thread; rings its
+//!                                 eventfd if it sleeps
+//! ServerSide::poll                tags out of the lanes, each validated: this worker slot must hold this slot in
+//!                                 this generation
+//! ServerSide::receive             frames out of the slot, copied once, then validated; the last one frees the slot
 //! ```
 //!
 //! Longer bodies pass through the two streams of the slot in as many rounds as needed: a writer that finds no

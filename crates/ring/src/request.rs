@@ -216,7 +216,8 @@ impl ClaimedRequest {
         }
     }
 
-    /// Writes the response's head. It is sent with the first piece of the body, the end, or [`ClaimedRequest::flush`].
+    /// Writes the response's head. It is sent with the first piece of the body, the end, or
+    /// [`ClaimedRequest::flush`].
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -278,7 +279,8 @@ impl ClaimedRequest {
         self.whole(FrameKind::Log, &[&[level], text].concat())
     }
 
-    /// Sends part of an open file as the next piece of the body, and waits until the server has taken the descriptor.
+    /// Sends part of an open file as the next piece of the body, and waits until the server has taken the
+    /// descriptor.
     ///
     /// # Errors
     /// See [`StopReason`].
