@@ -34,19 +34,19 @@
 extern "C" {
 #endif
 
-/* The version of this file. Rises when a function changes its meaning; new functions alone do not raise it. */
+/* The version of this file; increased when the meaning of a function changes, but not for new functions. */
 #define KOMAINU_ABI 1
 
-/* What functions return. */
+/* Return values. */
 #define KOMAINU_OK 0
 #define KOMAINU_AGAIN (-1)     /* nothing to read now, or no room to write: try again later */
 #define KOMAINU_CANCELLED (-2) /* the server cancelled the request: komainu_cancelled returns the reason */
-#define KOMAINU_ORDER (-3)     /* the parts of a response out of order, or an end without a head */
+#define KOMAINU_ORDER (-3)     /* the parts of a response are out of order, or it ended without a head */
 #define KOMAINU_TOO_LARGE (-4) /* a head, trailers or a field larger than the channel allows */
 #define KOMAINU_BROKEN (-5)    /* the channel's memory is damaged */
-#define KOMAINU_RETIRED (-6)   /* the server asks the worker to leave: finish its requests, detach, exit */
+#define KOMAINU_RETIRED (-6)   /* the server asks the worker to exit: finish its requests, detach, exit */
 
-/* A seat that this process has taken; and a request that it has claimed. */
+/* A seat that this process holds, and a claimed request. */
 typedef struct komainu_worker komainu_worker;
 typedef struct komainu_request komainu_request;
 
@@ -75,7 +75,7 @@ typedef struct komainu_field {
 #define KOMAINU_REQUEST_ID 13
 #define KOMAINU_REASON 14     /* in a response: the reason phrase */
 #define KOMAINU_APP_TARGET 16 /* the target of the application, if it is not the first */
-#define KOMAINU_VARIABLE 17   /* repeated: NAME=VALUE for an environment as CGI has it; not from header fields */
+#define KOMAINU_VARIABLE 17   /* may be repeated: NAME=VALUE for a CGI-like environment; never set by header fields */
 #define KOMAINU_WEBSOCKET 15  /* the client asks for a WebSocket: its subprotocols, separated by commas */
 
 /*
@@ -104,8 +104,8 @@ const char *komainu_error(int code);
 const char *komainu_name(uint32_t id, size_t *len);
 
 /*
- * Takes a seat of the channel in KOMAINU_RING. A negative `seat` stands for the one in KOMAINU_SEAT. On failure returns
- * NULL, with a terminated text in `error`.
+ * Takes a seat of the channel in KOMAINU_RING. If `seat` is negative, the number in KOMAINU_SEAT is used. On failure
+ * returns NULL, with a terminated text in `error`.
  */
 komainu_worker *komainu_attach(uint32_t abi, int seat, char *error, size_t error_size);
 
@@ -114,7 +114,7 @@ void komainu_detach(komainu_worker *worker);
 
 /*
  * Claims the oldest waiting request: waits without a limit if `wait_ms` is negative, not at all if it is 0. Returns
- * KOMAINU_OK; KOMAINU_AGAIN when the time is over, a signal handler has run, or a few seconds have passed (so that the
+ * KOMAINU_OK; KOMAINU_AGAIN after a timeout, if a signal handler has run, or a few seconds have passed (so that the
  * caller can handle signals that arrived just before the wait); or KOMAINU_RETIRED.
  */
 int komainu_next(const komainu_worker *worker, int64_t wait_ms, komainu_request **request);
@@ -125,7 +125,7 @@ size_t komainu_fields(const komainu_request *request, const komainu_field **fiel
 /* Reads a piece of the body, and waits for it: returns its length, or 0 at the end. */
 int64_t komainu_read(komainu_request *request, char *buffer, size_t size);
 
-/* The same without waiting: KOMAINU_AGAIN if there is none yet. */
+/* Reads a piece of the body without waiting: KOMAINU_AGAIN if none is available. */
 int64_t komainu_try_read(komainu_request *request, char *buffer, size_t size);
 
 /* Sends an interim head, such as 103 with Link fields. */
@@ -134,7 +134,7 @@ int komainu_interim(komainu_request *request, uint16_t status, const komainu_fie
 /* Writes the head. It is sent with the first piece of the body, with the end, or at komainu_flush. */
 int komainu_head(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
 
-/* For komainu_write: more follows at once, so this piece need not be sent yet. */
+/* Flag of komainu_write: more data follows immediately, so this piece need not be sent yet. */
 #define KOMAINU_MORE 1
 
 /* Writes a piece of the body, and waits while the client is too slow. */
@@ -144,15 +144,15 @@ int komainu_write(komainu_request *request, const char *body, size_t len, uint32
 int64_t komainu_try_write(komainu_request *request, const char *body, size_t len);
 
 /*
- * Without waiting: like komainu_head, like komainu_interim if the status is informational (but not 101), like
- * komainu_trailers if it is 0. KOMAINU_AGAIN if there is no room; what was written before is sent then.
+ * Non-blocking: works like komainu_head; like komainu_interim if the status is informational (but not 101); like
+ * komainu_trailers if it is 0. Returns KOMAINU_AGAIN if there is no room; earlier output is then sent.
  */
 int komainu_try_head(komainu_request *request, uint16_t status, const komainu_field *fields, size_t count);
 
-/* Like komainu_try_write, but a piece that fits whole is sent when more follows, with the end, or at komainu_flush. */
+/* Like komainu_try_write, but a piece that fits is sent with later data, with the end, or at komainu_flush. */
 int64_t komainu_try_write_later(komainu_request *request, const char *body, size_t len);
 
-/* Sends what was written. */
+/* Sends everything written so far. */
 void komainu_flush(komainu_request *request);
 
 /* Sends `len` bytes of an open file from `offset` on. When it returns, the server has its own descriptor. */
@@ -165,7 +165,7 @@ int komainu_file(komainu_request *request, int fd, uint64_t offset, uint64_t len
  */
 int komainu_hijack(komainu_request *request, int fd);
 
-/* Writes the fields that follow the body. */
+/* Writes the trailer fields, after the body. */
 int komainu_trailers(komainu_request *request, const komainu_field *fields, size_t count);
 
 /* Ends the response. The handle is invalid afterwards, whatever this returns. */
@@ -175,10 +175,10 @@ int komainu_end(komainu_request *request);
  * invalid afterwards. */
 void komainu_abort(komainu_request *request, uint32_t reason);
 
-/* Why the server cancelled the request (the client disconnected, a timeout), or 0. */
+/* The server's reason for cancelling the request (the client disconnected, a timeout), or 0. */
 uint32_t komainu_cancelled(const komainu_request *request);
 
-/* A line for the server's log: with its request, or without one (NULL). Levels as in syslog, 0 to 7. */
+/* Writes a line to the server's log, for a request or without one (NULL). Levels as in syslog, 0 to 7. */
 int komainu_log(komainu_request *request, uint8_t level, const char *text, size_t len);
 
 /*
@@ -198,10 +198,10 @@ int komainu_log(komainu_request *request, uint8_t level, const char *text, size_
 /* The descriptor to watch for reading, or -1 if the channel has none. */
 int komainu_fd(const komainu_worker *worker);
 
-/* Before sleeping: 1, or 0 without arming if there is a request to claim or the worker should leave. */
+/* Call it before sleeping. Returns 1, or 0 without arming if there is a request to claim or the worker should exit. */
 int komainu_arm(const komainu_worker *worker, int wanted);
 
-/* After sleeping. If requests were wanted, call komainu_next next: the wake-up may have been for a request. */
+/* Call it after sleeping. If requests were wanted, then call komainu_next: the wake-up may have been for a request. */
 void komainu_disarm(const komainu_worker *worker);
 
 /* Makes the descriptor unreadable again. */
@@ -213,7 +213,7 @@ void komainu_quiet(const komainu_worker *worker);
 #define KOMAINU_GONE 4     /* the request was cancelled */
 #define KOMAINU_CLIENT_CLOSED 8 /* the client has closed its sending side; it has probably disconnected, but may still read */
 
-/* What can be done with a request now: the bits above. */
+/* The operations on a request that are possible without waiting: the bits above. */
 uint32_t komainu_news(const komainu_request *request);
 
 #ifdef __cplusplus

@@ -28,7 +28,7 @@
 
 #include "komainu.h"
 
-/* The version of `komainu_handler`. Rises when a member changes its meaning. */
+/* The version of `komainu_handler`; increased when the meaning of a member changes. */
 #define KOMAINU_HANDLER_ABI 1
 
 /*
@@ -43,23 +43,23 @@ typedef struct komainu_handler {
      * Answers a request. Returns
      *   KOMAINU_OK           the response is complete
      *   400 to 599           no response was sent: the client gets this status
-     *   any other code       it failed: the client gets 500, or a response that is cut off; KOMAINU_CANCELLED is not logged
+     *   any other code       failure: the client gets 500, or a truncated response; KOMAINU_CANCELLED is not logged
      */
     int (*handle)(komainu_request *request, void *process, void *thread);
 
-    /* Once, in the process from which workers are forked: loads what they share. No threads, no connections here. */
+    /* Called once, in the process from which workers are forked: loads shared data. No threads or connections here. */
     int (*load)(void **process, char *error, size_t error_size);
 
-    /* In each worker process, before its first request: `*process` is what `load` stored. */
+    /* Called in each worker process before its first request: `*process` is the value that `load` stored. */
     int (*start)(void **process, char *error, size_t error_size);
 
-    /* In each thread of a worker, before its first request. */
+    /* Called in each thread of a worker before its first request. */
     int (*begin)(void *process, void **thread, char *error, size_t error_size);
 
-    /* In each thread, after its last request. */
+    /* Called in each thread after its last request. */
     void (*end)(void *process, void *thread);
 
-    /* In each worker process, after the last request of all its threads. */
+    /* Called in each worker process after the last request of all its threads. */
     void (*stop)(void *process);
 } komainu_handler;
 
@@ -74,7 +74,7 @@ extern __attribute__((visibility("default"))) const komainu_handler komainu_entr
 }
 #endif
 
-/* Defines it, from designated members; members that are not named are NULL. */
+/* Defines `komainu_entry` from designated initializers; omitted members are NULL. */
 #define KOMAINU_HANDLER(...)                                                                                              \
     _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wmissing-field-initializers\"")                     \
     const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeof(komainu_handler), __VA_ARGS__};     \

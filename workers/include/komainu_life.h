@@ -1,5 +1,5 @@
 /*
- * komainu_life.h: the life of a worker process. workers/README.md describes the protocol.
+ * komainu_life.h: the life cycle of a worker process. workers/README.md describes the protocol.
  *
  *     switch (komainu_begin(error, sizeof error)) {
  *     case KOMAINU_PROTOTYPE:
@@ -19,7 +19,7 @@
  *     komainu_loaded();
  *     answer requests until komainu_next returns KOMAINU_RETIRED
  *     komainu_leaving();
- *     end as programs of the language end; exit(0);
+ *     run the language's exit handlers; exit(0);
  *
  * Call all of these from the process's first thread.
  */
@@ -34,11 +34,11 @@ extern "C" {
 
 /*
  * The server sends this to a process that takes too long, before it kills it: write a short stack of each thread to
- * standard error, and end. The server kills the process two seconds later. (SIGSTKFLT, which no other program sends.)
+ * standard error, and exit. The server kills the process two seconds later. (SIGSTKFLT, which no other program sends.)
  */
 #define KOMAINU_SIGNAL_WHERE 16
 
-/* What a process is for. */
+/* The roles of a process. */
 #define KOMAINU_PROTOTYPE 1
 #define KOMAINU_WORKER 2
 
@@ -68,21 +68,21 @@ int komainu_loaded(void);
  */
 void komainu_single(void);
 
-/* Reports that the worker takes no more requests, for whatever reason: `timeouts.stop` begins now. */
+/* Reports that the worker accepts no more requests, for any reason: `timeouts.stop` begins now. */
 void komainu_leaving(void);
 
-/* Reports why the application cannot be loaded. Exit with KOMAINU_EXIT_NOT_LOADED next. */
+/* Reports the reason that the application cannot be loaded. Exit with KOMAINU_EXIT_NOT_LOADED afterwards. */
 void komainu_not_loaded(const char *text, size_t len);
 
 /* Waits for a command to the prototype. Signal handlers run while it waits. */
 int komainu_order(void);
 
-/* Reports why no worker could be forked. */
+/* Reports the reason that no worker could be forked. */
 void komainu_not_forked(const char *text, size_t len);
 
 /*
- * In the grandchild: its output goes to the log under its own process id from here on, and it ends with the server, whose
- * child it has become. 0, or KOMAINU_FAILED with a text in `error`; exit then.
+ * Call it in the grandchild: from now on its output is logged under its own process id, and it ends with the server,
+ * whose child it has become. Returns 0, or KOMAINU_FAILED with a text in `error`; then exit.
  */
 int komainu_born(char *error, size_t error_size);
 

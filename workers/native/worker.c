@@ -1,6 +1,6 @@
 /*
  * The worker of native handlers: loads a shared object and answers requests with it. workers/include/komainu_handler.h
- * defines a handler, workers/README.md describes the life of a worker process.
+ * defines a handler, workers/README.md describes the life cycle of a worker process.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,9 +22,9 @@
 #include "komainu_life.h"
 
 #define ERROR_BYTES 1024
-/* The reason of an aborted request, for the server. */
+/* The abort reason that is sent to the server. */
 #define HANDLER_FAILED 16
-/* Frames of a thread's stack that are written; how often and how long to wait for each thread to write them. */
+/* Maximum number of frames written per thread; number and length of the waits for a thread to write them. */
 #define FRAMES_MAX 64
 #define STACK_POLLS_MAX 200
 #define STACK_POLL_NS (1000 * 1000)
@@ -33,7 +33,7 @@
 static komainu_handler handler;
 static void *process;
 
-/* One thread with a seat. */
+/* A thread and its seat. */
 typedef struct {
     pthread_t id;
     int seat;
@@ -151,7 +151,7 @@ static void write_frames(void) {
     __atomic_add_fetch(&stacks_written, 1, __ATOMIC_RELEASE);
 }
 
-/* The server asks for the stacks before it kills. The thread that gets the signal sends it to the others in turn. */
+/* The server requests stacks before it kills a process. The receiving thread signals the others in turn. */
 static void write_stacks(int number) {
     const struct timespec pause = {0, STACK_POLL_NS};
     int at, polls;
@@ -222,7 +222,7 @@ static int work(void) {
     return failed;
 }
 
-/* Forks twice, so that the worker becomes the server's own child: 1 there, 0 in the prototype. */
+/* Forks twice, so that the worker becomes a child of the server. Returns 1 in the worker, 0 in the prototype. */
 static int fork_worker(void) {
     char error[ERROR_BYTES];
     pid_t child = fork();
@@ -248,7 +248,7 @@ static int fork_worker(void) {
     return 0;
 }
 
-/* 1 in each worker, 0 in the prototype at its end. */
+/* Returns 1 in each worker, and 0 in the prototype at its end. */
 static int prototype(void) {
     int order;
     komainu_loaded();

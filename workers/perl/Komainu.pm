@@ -1,6 +1,6 @@
 package Komainu;
 
-# The Perl half of the Perl worker: what does not run for every request.
+# The Perl half of the Perl worker: code that does not run for every request.
 
 use strict;
 use warnings;
@@ -11,12 +11,12 @@ use IO::File ();
 use PerlIO::scalar ();
 use POSIX ();
 
-# Of `order`, see komainu_life.h.
+# Roles, results of `order` and the exit status, as in komainu_life.h.
 use constant { PROTOTYPE => 1, WORKER => 2, LEAVE => 0, SIGNAL => 2, NOT_LOADED => 3 };
 
 # Signals that reach the whole process group but are meant for the server.
 use constant SHARED => qw(TERM INT HUP QUIT USR1 USR2);
-# Before the server kills this process it asks for its stack with KOMAINU_SIGNAL_WHERE. This is the number of frames.
+# KOMAINU_SIGNAL_WHERE, by which the server requests a stack before it kills this process, and the number of frames.
 use constant { WHERE => 16, FRAMES_MAX => 100 };
 
 # The process id of the process that keeps these handlers.
@@ -28,7 +28,7 @@ my $sends_files = !$ENV{KOMAINU_NO_FILES};
 # Bytes read from a handle at a time.
 use constant PIECE_BYTES => 64 * 1024;
 
-# The native half is built for one perl; another perl has its own beside it.
+# Loads the native half, which is built separately for each perl.
 sub load_native {
     my ($folder) = @_;
     my $perl = "$Config::Config{version}-$Config::Config{archname}";
@@ -41,7 +41,7 @@ sub load_native {
     DynaLoader::dl_install_xsub('Komainu::bootstrap', $boot, $file)->();
 }
 
-# The whole life of a process that the server has started.
+# Runs a process that the server has started, from its start to its end.
 sub run {
     my ($folder, $file) = @_;
     load_native($folder);
@@ -67,7 +67,7 @@ sub run {
     exit 0;
 }
 
-# These are perl's own handlers, because an application's `local $SIG{TERM}` then restores them.
+# Installs perl's own handlers, which the end of an application's `local $SIG{TERM}` restores.
 sub _stay {
     $stays = $$;
     my $restart = POSIX::SA_RESTART();
@@ -78,11 +78,11 @@ sub _stay {
         no strict 'refs';
         POSIX::sigaction("POSIX::SIG$name"->(), $handler);
     }
-    # At once, whatever perl is doing, because the process ends next.
+    # An unsafe (immediate) handler, because the process is about to be killed.
     POSIX::sigaction(WHERE, POSIX::SigAction->new(\&_write_stack));
 }
 
-# A process that the application has forked ends as usual.
+# A process that the application has forked is ended by the signal as usual.
 sub _stays {
     my ($name) = @_;
     return if $$ == $stays;
@@ -100,7 +100,7 @@ sub _write_stack {
     kill KILL => $$;
 }
 
-# Forks a worker whenever the server asks for one; true in each worker, false at the end.
+# Forks a worker whenever the server asks for one. Returns true in each worker, and false at the end.
 sub fork_workers {
     while ((my $order = order()) != LEAVE) {
         next if $order == SIGNAL;
@@ -110,7 +110,7 @@ sub fork_workers {
         } elsif ($between) {
             waitpid $between, 0;
         } else {
-            # The process in between exits at once, so that the worker becomes a child of the server.
+            # The intermediate process exits immediately, so that the worker becomes a child of the server.
             my $worker = fork;
             not_forked("$!") if !defined $worker;
             POSIX::_exit(0) if !defined $worker || $worker;
@@ -121,14 +121,14 @@ sub fork_workers {
     return 0;
 }
 
-# The value of the file's last statement, as code.
+# Returns the value of the file's last statement, which must be code.
 sub load_app {
     my ($file) = @_;
     $ENV{PLACK_ENV} ||= 'deployment';
     require File::Spec;
     my $path = File::Spec->rel2abs($file);
     -f $path or die "There is no file $file\n";
-    # Applications made for plackup expect it to be loaded, and use it without `use`.
+    # Applications written for plackup use this module without `use`.
     eval { require Plack::Util };
     local @ARGV;
     $0 = $path;
@@ -146,7 +146,7 @@ sub _shown {
 
 sub _evaluate {
     my ($path) = @_;
-    # A package of its own, so that its names do not clash with this one's.
+    # A separate package, so that its names do not clash with this one's.
     my $app = eval "package Komainu::App; my \$app = do \$path; die \$\@ if \$\@; \$app";
     die $@ if $@;
     defined $app or die $! ? "$path: $!\n" : "$path does not return an application\n";
@@ -168,7 +168,7 @@ sub _as_code {
         . (ref $app ? 'a reference to ' . ref $app : "'$app'") . ", not code\n";
 }
 
-# ---- answers ----
+# ---- responses ----
 
 # A delayed response: the application gets a function that takes it.
 sub _delayed {
@@ -246,7 +246,7 @@ sub _clean_up {
     }
 }
 
-# ---- the body of a request that is read while it arrives ----
+# ---- the body of a request, read while it arrives ----
 
 sub _stream {
     my $handle = bless \do { local *BODY }, 'Komainu::Input';
@@ -256,7 +256,7 @@ sub _stream {
 
 package Komainu::Input;
 
-# Own methods, so that IO::Handle's need not check whether it is tied.
+# Methods defined here, so that those of IO::Handle, which check for a tied handle, are not used.
 
 sub read { my $handle = shift; return tied(*$handle)->READ(@_) }
 sub sysread { my $handle = shift; return tied(*$handle)->READ(@_) }
@@ -300,7 +300,7 @@ sub READ {
     my $into = \$_[1];
     $offset ||= 0;
     $$into = '' if !defined $$into;
-    # `read` returns as many bytes as asked for, unless the body ends before.
+    # `read` returns as many bytes as requested unless the body ends earlier.
     while (length $self->{buffer} < $length) {
         $self->more($length - length $self->{buffer}) or last;
     }

@@ -8,7 +8,7 @@ const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what) {
     if (SvGMAGICAL(value) || SvROK(value)) {
         const char *text;
         value = sv_2mortal(newSVsv(value));
-        /* Whether the string of an object with overloading has wide characters is known only once it is made. */
+        /* For an object with overloading, wide characters can be detected only after conversion to a string. */
         text = SvPV_nomg(value, *len);
         value = newSVpvn_flags(text, *len, SVs_TEMP | (SvUTF8(value) ? SVf_UTF8 : 0));
     }

@@ -6,7 +6,7 @@
 /* Cached names of unknown header fields; limited, because clients can send new ones without end. */
 #define NAMES_MAX 512
 
-/* A key of the environment; all hashes share its string. */
+/* A key of the environment; all hashes share the string. */
 static SV *method_key, *script_key, *path_key, *uri_key, *query_key, *protocol_key, *addr_key, *port_key;
 static SV *name_key, *server_port_key, *scheme_key, *input_key, *buffered_key, *commit_key;
 static SV *known_keys[256];
@@ -16,8 +16,8 @@ static U32 round_number;
 static unsigned length_id, coding_id;
 
 /*
- * Values that are equal in every environment. Requests share them unless the application has changed or kept them;
- * then the next request gets new ones.
+ * Values that are equal in every environment. Requests share them; if an application has changed or kept one, the next
+ * request gets a new one.
  */
 typedef struct {
     SV *key;
@@ -70,7 +70,7 @@ static int is_untouched(const constant *one) {
     return SvTYPE(value) == SVt_IV && SvIOK(value) && !SvIsUV(value) && SvIVX(value) == one->number;
 }
 
-/* An application that keeps the function keeps that of its request. */
+/* Replaces the shared function if an application has kept it, so that a kept one stays bound to its request. */
 static void renew_inform(pTHX) {
     if (is_untouched(inform_constant) && SvREFCNT(inform) == 2)
         return;
@@ -118,7 +118,7 @@ static SV *handle_of(pTHX_ SV *text) {
     return newRV_noinc((SV *)gv);
 }
 
-/* The handle of an empty body: the last one, unless it was changed. */
+/* Returns the handle of an empty body: the last one unless it was changed. */
 static SV *empty_handle(pTHX) {
     GV *gv = empty_input && SvREFCNT(empty_input) == 1 && SvROK(empty_input) ? (GV *)SvRV(empty_input) : NULL;
     if (!gv || SvREFCNT((SV *)gv) != 1 || SvOBJECT((SV *)gv) || SvMAGICAL((SV *)gv) || SvTYPE((SV *)gv) != SVt_PVGV ||
@@ -189,7 +189,7 @@ static SV *key_of_header(pTHX_ const char *name, STRLEN len) {
     return newSVpvn_share(SvPVX(text), SvCUR(text), 0);
 }
 
-/* The key of a name that is not well known; cached, because there are usually few of them. */
+/* Returns the key of an unknown name; cached, because there are usually few of them. */
 static SV *key_of_other(pTHX_ const komainu_field *field) {
     SV **found = hv_fetch(other_keys, field->name, (I32)field->name_len, 0);
     SV *key;
@@ -203,7 +203,7 @@ static SV *key_of_other(pTHX_ const komainu_field *field) {
     return key;
 }
 
-/* Repeated fields are one value, as if the client had written them in one line. */
+/* Joins repeated fields into one value, as if the client had sent them in one line. */
 static void put_repeated(pTHX_ HV *env, SV *key, const komainu_field *field) {
     HE *entry = hv_fetch_ent(env, key, 0, SvSHARED_HASH(key));
     if (!entry) {
@@ -232,7 +232,7 @@ static void put_header(pTHX_ HV *env, const komainu_field *field) {
     put_text(aTHX_ env, key, field->value, field->value_len);
 }
 
-/* The server has checked that it is decimal. The text is not terminated. */
+/* Parses a decimal number, which the server has validated. The text is not terminated. */
 static STRLEN number_of(const komainu_field *field) {
     STRLEN number = 0;
     uint32_t at;
@@ -305,7 +305,7 @@ HV *make_env(pTHX) {
     return env;
 }
 
-/* ---- the beginning ---- */
+/* ---- initialization ---- */
 
 static void make_keys(pTHX) {
     unsigned id;
@@ -354,7 +354,7 @@ static void make_constants(pTHX) {
     add_constant(aTHX_ "psgi.streaming", NULL, 1);
     add_constant(aTHX_ "psgix.harakiri", NULL, 1);
     add_constant(aTHX_ "psgix.cleanup", NULL, 1);
-    /* The server ends the body where its framing ended: it is safe to read it to its end. */
+    /* The server removes the body's framing, so reading to the end is safe. */
     add_constant(aTHX_ "psgix.input.terminated", NULL, 1);
     inform = newXS(NULL, komainu_xs_inform, __FILE__);
     inform_constant = &constants[constants_count];

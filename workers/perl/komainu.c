@@ -1,12 +1,12 @@
 /*
- * The native half of the Perl worker: it makes a PSGI environment of a request (env.c), calls the application, and sends
- * the response (answer.c). What does not run for every request is in Komainu.pm.
+ * The native half of the Perl worker: it creates the PSGI environment of a request (env.c), calls the application, and
+ * sends the response (answer.c). Code that does not run for every request is in Komainu.pm.
  */
 #include "native.h"
 
 #include <sys/stat.h>
 
-/* Bytes of a request's path in a log line, at most. */
+/* Maximum length of a request's path in a log line, in bytes. */
 #define PATH_BYTES_MAX 200
 
 static komainu_worker *worker;
@@ -34,7 +34,7 @@ static void call_app(pTHX_ SV *app, HV *env) {
         respond(aTHX_ answer);
 }
 
-/* The same as a function for `call_sv`: application and environment are on the stack. */
+/* Calls the application as a function for `call_sv`: application and environment are on the stack. */
 XS(komainu_guarded_call) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
@@ -61,7 +61,7 @@ static size_t path_len(const komainu_field *target) {
     return len < PATH_BYTES_MAX ? len : PATH_BYTES_MAX;
 }
 
-/* The text of an exception for the log, a copy; the exception itself where it cannot be made text. */
+/* Returns a copy of an exception's text for the log, or the exception itself if it cannot be converted. */
 static SV *shown(pTHX_ SV *error) {
     dSP;
     SV *text = NULL;
@@ -108,7 +108,7 @@ static void fail(pTHX) {
     SvREFCNT_dec(error);
 }
 
-/* Answers one request; returns whether the worker continues. */
+/* Answers one request. Returns whether the worker continues. */
 static int answer(pTHX_ SV *app, komainu_request *request) {
     HV *env;
     int continues;
@@ -206,7 +206,7 @@ XS(komainu_xs_born) {
     XSRETURN_EMPTY;
 }
 
-/* serve(app): runs until the worker must leave */
+/* serve(app): runs until the worker must exit */
 XS(komainu_xs_serve) {
     dXSARGS;
     SV *app = ST(0);
@@ -239,7 +239,7 @@ XS(komainu_xs_request) {
     XSRETURN_UV(current_number);
 }
 
-/* must_be(request): dies if that is not the current one */
+/* must_be(request): dies if `request` is not the current one */
 XS(komainu_xs_must_be) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
@@ -256,7 +256,7 @@ XS(komainu_xs_respond) {
     XSRETURN_EMPTY;
 }
 
-/* end(): the response is complete; the client does not wait for what the application does next */
+/* end(): completes the response; the client does not wait for further work of the application */
 XS(komainu_xs_end) {
     dXSARGS;
     PERL_UNUSED_VAR(items);
@@ -309,7 +309,7 @@ XS(komainu_xs_file) {
     if (!file || SvRMAGICAL(io) || PerlIO_fileno(file) < 0 || fstat(PerlIO_fileno(file), &status) != 0 ||
         !S_ISREG(status.st_mode))
         XSRETURN_EMPTY;
-    /* Layers that change the bytes. */
+    /* Other layers change the bytes. */
     {
         PerlIOl *layer;
         for (layer = *file; layer; layer = layer->next)
@@ -370,7 +370,7 @@ XS(komainu_xs_inform) {
     XSRETURN_EMPTY;
 }
 
-/* ---- the beginning ---- */
+/* ---- initialization ---- */
 
 __attribute__((visibility("default"))) XS(boot_Komainu) {
     dXSARGS;

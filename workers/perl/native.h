@@ -21,22 +21,22 @@ typedef enum { NO_HEAD, HEAD_SENT, OVER } stage;
 extern komainu_request *current;
 extern stage current_stage;
 extern int current_gone;
-/* What the objects of a request keep, as an application may keep them beyond its end. */
+/* The number of the current request. Objects store it, because an application may keep them beyond the request. */
 extern UV current_number;
 
 /* ---- env.c ---- */
 
-/* Call this once. */
+/* Initializes the environments; must be called once. */
 void prepare_env(pTHX);
 /* psgix.informational: its CvXSUBANY is the number of its request. */
 XS(komainu_xs_inform);
 /* The environment of the current request. */
 HV *make_env(pTHX);
-/* Whether the application asked for its worker to leave. */
+/* Whether the application asked its worker to exit. */
 int wants_to_leave(pTHX_ HV *env);
 /* Whether there may be cleanup handlers to run after the response. */
 int has_clean_up(pTHX);
-/* After a request: takes the shared values back that the environment has not kept. */
+/* Called after a request: recovers the shared values that the environment has not kept. */
 void renew_constants(pTHX);
 
 /* ---- answer.c ---- */

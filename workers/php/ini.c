@@ -1,13 +1,13 @@
-/* Settings: those of the application, and the files .user.ini of its folders. */
+/* Settings of the application, and of the .user.ini files in its directories. */
 #include "native.h"
 
 #include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Settings that scripts may not change, at most. */
+/* Maximum number of settings of the application. */
 #define NAMES_MAX 256
-/* Folders between a root and a script that may have a file of settings, and folders that are remembered. */
+/* Maximum depth of a script below the root for .user.ini files, and maximum number of cached directories. */
 #define FOLDERS_MAX 32
 #define REMEMBERED_MAX 1024
 
@@ -21,7 +21,7 @@ static size_t setting_count;
 static char *entries;
 static size_t entries_len;
 
-/* Adds a line to the settings that PHP starts with. */
+/* Appends a line to the settings with which PHP starts. */
 static int add_entry(const char *name, size_t name_len, const char *value) {
     size_t len = name_len + strlen(value) + 1;
     char *room = realloc(entries, entries_len + len + 1);
@@ -41,7 +41,7 @@ int add_setting(const char *text, int is_locked) {
     return settings[setting_count++].name != NULL;
 }
 
-/* OPcache does not look at TMPDIR: its lock would be in /tmp, where a sandbox may not let it write. */
+/* OPcache ignores TMPDIR: its lock file would be in /tmp, which a sandbox may make read-only. */
 int add_temporary_folder(void) {
     static const char name[] = "opcache.lockfile_path=";
     const char *folder = getenv("TMPDIR");
@@ -51,7 +51,7 @@ int add_temporary_folder(void) {
 
 char *settings_text(void) { return entries; }
 
-/* Names that php.ini has and that are no settings. */
+/* Names in php.ini that are not settings. */
 static int loads_extension(const char *name) {
     return strcasecmp(name, "extension") == 0 || strcasecmp(name, "zend_extension") == 0;
 }
@@ -70,7 +70,7 @@ void finish_settings(void) {
 
 /* ---- .user.ini ---- */
 
-/* The settings of a folder, and when they were read. */
+/* The settings of a directory, and the time when they were read. */
 typedef struct {
     time_t read_s;
     HashTable settings;
@@ -85,7 +85,7 @@ static void forget(zval *value) {
     free(found);
 }
 
-/* Those of a folder, at most as old as `user_ini.cache_ttl` says. */
+/* Returns the settings of a directory, cached for `user_ini.cache_ttl` seconds. */
 static HashTable *settings_of(const char *folder, size_t len, time_t now_s) {
     FolderSettings *found;
     if (!has_folders) {

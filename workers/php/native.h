@@ -14,19 +14,19 @@
 
 /* The request that is being answered. */
 typedef struct {
-    komainu_request *handle; /* NULL before and after its time, and in processes that a script has forked */
+    komainu_request *handle; /* NULL between requests, and in processes that a script has forked */
     int has_head;            /* whether the response's head was written */
     int failed;              /* whether the response cannot be continued */
     int ended_body;          /* whether all of the request's body was read */
     size_t output_len;       /* bytes in `output` */
-    char output[16 * 1024];  /* of the response, not written yet */
+    char output[16 * 1024];  /* response bytes not yet written */
 } Request;
 
 extern Request current;
 
 /* ---- request.c: the variables of a request ---- */
 
-/* One of the environment of a request as CGI has it. Both texts are terminated. */
+/* A variable of a request's CGI-like environment. Both texts are terminated. */
 typedef struct {
     const char *name;
     const char *value;
@@ -34,15 +34,15 @@ typedef struct {
     size_t value_len;
 } Variable;
 
-/* Makes the variables of the current request. They stay until the next one. 0 if memory is short. */
+/* Creates the variables of the current request, valid until the next one. Returns 0 if out of memory. */
 int make_variables(void);
 /* The value of a variable, or NULL. */
 const Variable *variable_of(const char *name);
-/* All of them; returns their number. */
+/* Stores all variables; returns their number. */
 size_t all_variables(const Variable **variables);
 /* Fills `$_SERVER`. */
 void register_variables(zval *array);
-/* Names of environment variables of this process that are in `$_SERVER`. */
+/* Adds an environment variable of this process to `$_SERVER`. */
 void share_environment(const char *name);
 
 /* ---- response.c: output, header fields, and log lines ---- */
@@ -52,26 +52,26 @@ void flush_output(void *context);
 int send_headers(sapi_headers_struct *headers);
 size_t read_body(char *buffer, size_t size);
 void log_message(const char *text, int level);
-/* Ends the response, whole or with an error. */
+/* Ends the response, successfully or with an error. */
 void end_response(void);
 
 /* ---- ini.c: settings ---- */
 
-/* A setting in php.ini's form; `is_locked` if scripts may not change it. 0 if memory is short. */
+/* Adds a setting in php.ini syntax; `is_locked` if scripts may not change it. Returns 0 if out of memory. */
 int add_setting(const char *text, int is_locked);
-/* Has OPcache use the temporary folder. Returns 0 without memory. */
+/* Makes OPcache use the temporary directory. Returns 0 if out of memory. */
 int add_temporary_folder(void);
 
 /* The settings, for `sapi_module_struct.ini_entries`. */
 char *settings_text(void);
-/* After PHP has started: locks what is to be locked, and reports names that PHP does not know. */
+/* Called after PHP has started: locks settings, and reports names unknown to PHP. */
 void finish_settings(void);
-/* The settings in the files `.user.ini` from the root to the folder of the script. */
+/* Applies the `.user.ini` files from the root to the script's directory. */
 void apply_user_settings(void);
 
-/* ---- where.c: where a script is ---- */
+/* ---- where.c: the position of a script ---- */
 
-/* From here on KOMAINU_SIGNAL_WHERE writes the script's stack to standard error and ends the process. */
+/* Handles KOMAINU_SIGNAL_WHERE: writes the script's stack to standard error and ends the process. */
 void prepare_stack(void);
 
 #endif

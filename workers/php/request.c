@@ -1,18 +1,18 @@
-/* The variables of a request, named as PHP-FPM gets them from other web servers. */
+/* The variables of a request, named as web servers pass them to PHP-FPM. */
 #include "native.h"
 
 #include <strings.h>
 
-/* Variables of this process that `$_SERVER` has, at most. */
+/* Maximum number of environment variables of this process in `$_SERVER`. */
 #define SHARED_MAX 256
-/* Variables that are made beside those of fields. */
+/* Maximum number of variables in addition to those of fields. */
 #define OWN_MAX 16
-/* Ids of header fields begin here. */
+/* The smallest id of a header field. */
 #define HEADER_ID_MIN 32
 
 static Variable *variables;
 static size_t variable_count, variable_room;
-/* Where their texts are. */
+/* The buffer with the texts of the variables. */
 static char *texts;
 static size_t text_len, text_room;
 
@@ -44,7 +44,7 @@ static void add(const char *name, size_t name_len, const char *value, size_t val
     variable->value_len = value_len;
 }
 
-/* One whose name is a constant, with a copy of the value. */
+/* Adds a variable with a constant name and a copy of the value. */
 static void put(const char *name, const char *value, size_t len) {
     char *copy = text_at();
     add_bytes(value, len);
@@ -54,7 +54,7 @@ static void put(const char *name, const char *value, size_t len) {
 
 /* ---- the parts of a request ---- */
 
-/* The name of a part's variable; NULL if it has none, or is treated apart. */
+/* The name of a request part's variable; NULL if it has none, or is handled separately. */
 static const char *name_of_part(uint32_t id) {
     switch (id) {
     case KOMAINU_METHOD: return "REQUEST_METHOD";
@@ -83,7 +83,7 @@ static int is_same(const komainu_field *one, const komainu_field *other) {
     return one->id == other->id && (one->id || is_named(one, other->name, other->name_len));
 }
 
-/* Writes the name of a field's variable; 0 for a field that has none, because its name would be another one's. */
+/* Writes the name of a field's variable; returns 0 for a field whose variable could be confused with another one's. */
 static int add_name(const komainu_field *field) {
     uint32_t at;
     if (is_named(field, "content-type", 12)) {
@@ -107,7 +107,7 @@ static int add_name(const komainu_field *field) {
     return 1;
 }
 
-/* The variable of a field, with the values of later fields of the same name. */
+/* Adds the variable of a field, joined with the values of later fields of the same name. */
 static void put_header(const komainu_field *fields, size_t count, size_t index) {
     const komainu_field *field = &fields[index];
     const char *separator = is_named(field, "cookie", 6) ? "; " : ", ";
@@ -131,7 +131,7 @@ static void put_header(const komainu_field *fields, size_t count, size_t index) 
     end_text();
 }
 
-/* NAME=VALUE, from the server. */
+/* Adds a variable NAME=VALUE sent by the server. */
 static void put_variable(const komainu_field *field) {
     char *name = text_at(), *value;
     const char *sign = memchr(field->value, '=', field->value_len);
@@ -149,7 +149,7 @@ static void put_variable(const komainu_field *field) {
 
 static int has(const char *name) { return variable_of(name) != NULL; }
 
-/* A text of two others. */
+/* Concatenates two texts. */
 static void put_joined(const char *name, const char *first, const char *second) {
     const Variable *one = variable_of(first), *two = variable_of(second);
     char *value = text_at();
@@ -161,7 +161,7 @@ static void put_joined(const char *name, const char *first, const char *second) 
     end_text();
 }
 
-/* Room for all variables and their texts. */
+/* Reserves memory for all variables and their texts. */
 static int make_room(const komainu_field *fields, size_t count) {
     size_t at, bytes = 1024;
     for (at = 0; at < count; at++)

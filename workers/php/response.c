@@ -1,14 +1,14 @@
-/* What a script sends: output, header fields, and lines for the log; and the body that it reads. */
+/* Output of a script: body, header fields, and log lines; and reading the request's body. */
 #include "native.h"
 
 #include <main/rfc1867.h>
 #include <strings.h>
 
-/* Fields of a response, at most. */
+/* Maximum number of header fields of a response. */
 #define FIELDS_MAX 256
-/* Bytes of one log line, at most: longer ones are cut. */
+/* Maximum length of a log line in bytes; longer ones are split. */
 #define LINE_BYTES_MAX (16 * 1024)
-/* The reason of an aborted request, for the server. */
+/* The abort reason that is sent to the server. */
 #define SCRIPT_FAILED 17
 /* Levels as in syslog. */
 #define LEVEL_ERROR 3
@@ -18,7 +18,7 @@ Request current;
 
 /* ---- the log ---- */
 
-/* Each line by itself, because a line of the log is one line. */
+/* Logs each line of a text separately. */
 void log_message(const char *text, int level) {
     while (*text) {
         size_t len = strcspn(text, "\n"), cut = len < LINE_BYTES_MAX ? len : LINE_BYTES_MAX;
@@ -26,7 +26,7 @@ void log_message(const char *text, int level) {
             komainu_log(NULL, (uint8_t)level, text, cut);
         text += len + (text[len] == '\n');
     }
-    /* A script that hangs has said so before it is killed; what follows a head waits for the body. */
+    /* Messages of a hanging script must arrive before it is killed; after the head they are sent with the body. */
     if (current.handle && !current.has_head)
         komainu_flush(current.handle);
 }
@@ -53,7 +53,7 @@ static int is_value(const char *text, size_t len) {
     return 1;
 }
 
-/* A line of a script's header as a field; 0 if it is none. */
+/* Parses a header line of a script into a field; returns 0 if it is invalid. */
 static int read_field(const sapi_header_struct *header, komainu_field *field) {
     const char *line = header->header, *end = line + header->header_len;
     const char *colon = memchr(line, ':', header->header_len), *value;
@@ -75,7 +75,7 @@ static int is_status(const komainu_field *field) {
     return field->name_len == 6 && strncasecmp(field->name, "status", 6) == 0;
 }
 
-/* The status in `Status: 404 Not Found`, or 0. */
+/* The status in a line such as `Status: 404 Not Found`, or 0. */
 static int status_in(const komainu_field *field) {
     const char *text = field->value;
     int status = 0, at;
@@ -96,7 +96,7 @@ static void skip_field(const sapi_header_struct *header) {
     log_message(text, LEVEL_WARNING);
 }
 
-/* The client is gone: the script ends, unless it asked to continue (`ignore_user_abort`). */
+/* Handles a client that has disconnected: ends the script unless it asked to continue (`ignore_user_abort`). */
 static void handle_code(int code) {
     if (code == KOMAINU_OK)
         return;
@@ -126,7 +126,7 @@ int send_headers(sapi_headers_struct *headers) {
         if (!read_field(header, &fields[count])) {
             skip_field(header);
         } else if (is_status(&fields[count])) {
-            /* What CGI programs say in place of a status line. */
+            /* CGI programs send this field in place of a status line. */
             if (status == 200 && status_in(&fields[count]))
                 status = status_in(&fields[count]);
         } else {
@@ -150,7 +150,7 @@ static int write_piece(const char *text, size_t len, uint32_t flags) {
     return komainu_write(current.handle, text, len, flags);
 }
 
-/* Writes what was collected. */
+/* Writes the buffered output. */
 static int write_collected(uint32_t flags) {
     size_t len = current.output_len;
     current.output_len = 0;
@@ -187,14 +187,14 @@ void flush_output(void *context) {
     handle_code(code);
 }
 
-/* PHP takes a short read for the end of the body. */
+/* Fills the whole buffer, because PHP treats a short read as the end of the body. */
 size_t read_body(char *buffer, size_t size) {
     size_t len = 0;
     while (len < size && current.handle && !current.ended_body) {
         int64_t got = komainu_read(current.handle, buffer + len, size - len);
         if (got <= 0) {
             current.ended_body = 1;
-            /* A part of a body is not for a script. */
+            /* Scripts must not process an incomplete body. */
             if (got < 0)
                 current.failed = 1;
             break;

@@ -1,13 +1,13 @@
-/* Where a script is that takes too long. */
+/* Reports the position of a script that takes too long. */
 #include "native.h"
 
 #include <signal.h>
 #include <sys/time.h>
 #include <unistd.h>
 
-/* Frames of a script's stack that are written, at most. */
+/* Maximum number of stack frames that are written. */
 #define FRAMES_MAX 64
-/* How long PHP may take to look at its interrupts: it does so at each jump back and each call of a function. */
+/* Time allowed for PHP to check for interrupts, which happens at every backward jump and function call. */
 #define INTERRUPT_US 300000
 
 static volatile sig_atomic_t is_wanted;
@@ -33,7 +33,7 @@ static void write_frame(const zend_execute_data *frame) {
     say(text, len < (int)sizeof text ? len : (int)sizeof text - 1);
 }
 
-/* Reads what the script may be changing: a crash here ends a process that is to end. */
+/* Reads data that the script may be modifying: a crash is acceptable, because the process is about to end. */
 static void write_stack(void) {
     const zend_execute_data *frame = EG(current_execute_data);
     char text[64];
@@ -51,7 +51,7 @@ static void write_stack(void) {
     kill(getpid(), SIGKILL);
 }
 
-/* PHP calls this between two instructions, where the line is known. */
+/* Called by PHP between two instructions, when the current line is known. */
 static void interrupted(zend_execute_data *frame) {
     if (is_wanted)
         write_stack();
@@ -59,7 +59,7 @@ static void interrupted(zend_execute_data *frame) {
         next_interrupt(frame);
 }
 
-/* PHP is in a function of its own, which does not return. */
+/* Called if PHP does not return from an internal function. */
 static void alarmed(int number) {
     (void)number;
     write_stack();

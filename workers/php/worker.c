@@ -1,6 +1,6 @@
 /*
- * The worker of PHP: a server module of PHP (SAPI) in a process that the server has started. request.c makes the variables
- * of a request, response.c sends the response, ini.c has the settings. workers/README.md describes the life of a worker.
+ * The PHP worker: a PHP server module (SAPI) in a process started by the server. request.c creates the variables of a
+ * request, response.c sends the response, ini.c handles settings. workers/README.md describes the worker's life cycle.
  *
  *     worker [--ini NAME=VALUE]… [--admin-ini NAME=VALUE]… [--variable NAME]…
  */
@@ -21,8 +21,8 @@
 #define LEVEL_ERROR 3
 
 /*
- * opcache works only with the names of server modules that it knows, and libraries decide by the name whether there is a
- * request and fastcgi_finish_request(). The name is that of the module whose behaviour this one has.
+ * OPcache supports only known names of server modules, and libraries decide by the name whether there is a request and
+ * fastcgi_finish_request(). Therefore this is the name of the module with the same behaviour.
  */
 #define NAME "fpm-fcgi"
 
@@ -47,7 +47,7 @@ PHP_FUNCTION(fastcgi_finish_request) {
     RETURN_TRUE;
 }
 
-/* HTTP_ACCEPT_LANGUAGE is Accept-Language. */
+/* Converts HTTP_ACCEPT_LANGUAGE to Accept-Language; `name` is without the prefix. */
 static void write_header_name(char *into, const char *name, size_t len) {
     size_t at;
     int is_first = 1;
@@ -144,7 +144,7 @@ static const char *text_of(const char *name) {
     return variable ? variable->value : "";
 }
 
-/* What PHP wants to know of a request before it starts one. */
+/* Sets the properties of a request that PHP needs before it starts one. */
 static void describe_request(void) {
     const Variable *authorization = variable_of("HTTP_AUTHORIZATION"), *script = variable_of("SCRIPT_FILENAME");
     SG(server_context) = &current;
@@ -158,7 +158,7 @@ static void describe_request(void) {
     php_handle_auth_data(authorization ? authorization->value : NULL);
 }
 
-/* An answer of our own: the script cannot be opened. */
+/* Sends an error response if the script cannot be opened. */
 static void refuse(int error) {
     SG(sapi_headers).http_response_code = error == EACCES ? 403 : 404;
     log_message(error == EACCES ? "the script may not be read" : "there is no such script", LEVEL_ERROR);
@@ -188,7 +188,7 @@ static void answer(komainu_request *request) {
         describe_request();
         if (php_request_startup() == FAILURE)
             log_message("PHP could not start the request", LEVEL_ERROR);
-        else if (!current.failed) /* a form that is incomplete is for no script */
+        else if (!current.failed) /* scripts must not process an incomplete form */
             run_script();
     }
     zend_end_try();
@@ -200,7 +200,7 @@ static void answer(komainu_request *request) {
 
 /* ---- the life of the process ---- */
 
-/* In a process that a script has forked: it has no part in the request, and ends with its script. */
+/* Called in a process that a script has forked: it must not answer the request, and ends with its script. */
 static int is_fork;
 
 static void after_fork(void) {
@@ -230,7 +230,7 @@ static void read_arguments(int count, char **arguments) {
     }
 }
 
-/* What `ps` shows, in place of the arguments. */
+/* Sets the process title shown by `ps`. */
 static void set_title(int count, char **arguments, const char *role) {
     const char *app = getenv("KOMAINU_APP");
     char *end = arguments[count - 1] + strlen(arguments[count - 1]);
@@ -239,7 +239,7 @@ static void set_title(int count, char **arguments, const char *role) {
     snprintf(arguments[0], room, "komainu %s: %s", app ? app : "php", role);
 }
 
-/* "4.2" of "Zend Engine v4.2.36, ...": two that agree have the same interface. */
+/* Extracts "4.2" from "Zend Engine v4.2.36, ...": equal versions have the same interface. */
 static int is_other_version(void) {
     const char *loaded = strstr(get_zend_version(), " v");
     const char *dot = strchr(ZEND_VERSION, '.');
@@ -261,7 +261,7 @@ static void start_php(void) {
     if (is_other_version())
         give_up("libphp.so is of another version of PHP than the worker was built for: build it again");
 #ifdef ZEND_SIGNALS
-    /* Not at each request again: scripts that want signals install handlers of their own. */
+    /* Signals are not reset at each request: scripts that need them install their own handlers. */
     SIGG(reset) = 0;
 #endif
     finish_settings();
@@ -295,7 +295,7 @@ static int work(void) {
     return 0;
 }
 
-/* Forks twice, so that the worker becomes the server's own child: 1 there, 0 in the prototype. */
+/* Forks twice, so that the worker becomes a child of the server. Returns 1 in the worker, 0 in the prototype. */
 static int fork_worker(void) {
     char error[ERROR_BYTES];
     pid_t child = fork();
@@ -321,7 +321,7 @@ static int fork_worker(void) {
     return 0;
 }
 
-/* 1 in each worker, 0 in the prototype at its end. */
+/* Returns 1 in each worker, and 0 in the prototype at its end. */
 static int prototype(void) {
     int order;
     komainu_loaded();

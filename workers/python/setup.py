@@ -25,7 +25,7 @@ def library():
 
 class Build(build_ext):
     def build_extension(self, extension):
-        # Not before it is needed: metadata are asked for without a compiler.
+        # Imported only when needed: metadata must be available without a compiler.
         extension.extra_link_args.append(os.path.join(library(), "libworkers.a"))
         extension.extra_link_args += ["-lpthread", "-ldl", "-lm"]
         super().build_extension(extension)
@@ -51,7 +51,7 @@ setup(
     package_dir={"komainu_worker": ".", "komainu_worker.komainu": "komainu"},
     ext_modules=[native],
     cmdclass={"build_ext": Build, "build_py": Package},
-    # Not `build`, which is a program here.
+    # Not `build`, which is the name of a script here.
     options={"build": {"build_base": ".build"}}
     | ({} if free_threaded else {"bdist_wheel": {"py_limited_api": "cp39"}}),
 )

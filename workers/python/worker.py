@@ -1,5 +1,5 @@
 # Started by the server: python worker.py INTERFACE TARGET
-# The package is loaded by its place, and the application's modules are found before anything of this folder.
+# The package is loaded by its path, so that modules of the application take precedence over files in this directory.
 import importlib.util
 import os
 import sys

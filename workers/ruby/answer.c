@@ -8,11 +8,11 @@
 
 /* Fields that need no allocation. */
 #define FIELDS_INLINE 32
-/* From this size on the worker adds the Content-Length unless the application did; for smaller bodies the server does. */
+/* Minimum size for which the worker adds a missing Content-Length; for smaller bodies the server adds it. */
 #define LENGTH_FROM_BYTES (32 * 1024)
-/* The reason of an aborted request, for the server. */
+/* The abort reason that is sent to the server if the application fails. */
 #define APPLICATION_FAILED 16
-/* The same, because it ends the worker. */
+/* The abort reason if the application ends the worker. */
 #define WORKER_ENDED 17
 
 static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished, id_replied;
@@ -34,7 +34,7 @@ struct head {
     VALUE storage; /* holds the fields if there are many */
     VALUE hijack;  /* the value of rack.hijack */
     VALUE length;  /* the value of Content-Length */
-    int odd;       /* not only strings: they must be converted first */
+    int odd;       /* not only strings: conversion is needed first */
 };
 
 static void head_begin(struct head *head, komainu_field *at, size_t room) {
@@ -47,7 +47,7 @@ static void head_begin(struct head *head, komainu_field *at, size_t room) {
 
 static void add_field(struct head *head, VALUE name, const char *value, size_t len) {
     komainu_field *field;
-    /* Beyond the room they are only counted: see head_fill. */
+    /* Fields that do not fit are only counted: see head_fill. */
     if (head->count++ >= head->room)
         return;
     field = &head->at[head->count - 1];
@@ -115,7 +115,7 @@ static VALUE head_fill(struct head *head, VALUE headers) {
         head_begin(head, head->fields, FIELDS_INLINE);
         rb_hash_foreach(headers, add_header, (VALUE)head);
     }
-    /* With room for a Content-Length. */
+    /* One more, for a Content-Length. */
     if (head->count >= head->room) {
         size_t room = head->count + 1;
         head->storage = rb_str_buf_new((long)(room * sizeof *head->at));
@@ -137,7 +137,7 @@ static uint64_t open_file(struct exchange *x, VALUE length) {
     if (NIL_P(path))
         return 0;
     FilePathValue(path);
-    /* Without blocking, because it may be a pipe. */
+    /* O_NONBLOCK, because the file may be a pipe. */
     x->file = rb_cloexec_open(StringValueCStr(path), O_RDONLY | O_NONBLOCK, 0);
     if (x->file < 0)
         return 0;
@@ -261,7 +261,7 @@ static VALUE close_body(VALUE data) {
     return Qnil;
 }
 
-/* A copy of the body in a temporary file would stay until the garbage collector finds it. */
+/* Removes the body's temporary file immediately rather than at the next garbage collection. */
 static VALUE close_input(VALUE data) {
     struct exchange *x = (struct exchange *)data;
     return rb_funcallv(x->input, id_close, 0, NULL);
@@ -275,7 +275,7 @@ static VALUE report_end(VALUE data) {
     return Qnil;
 }
 
-/* What is in rack.after_reply of the server Puma. */
+/* Runs the callbacks in rack.after_reply, as Puma does. */
 static VALUE report_reply(VALUE data) {
     struct exchange *x = (struct exchange *)data;
     VALUE arguments[] = {NIL_P(x->env) ? Qnil : env_replied(x->env), x->env};

@@ -44,7 +44,7 @@ void call_must_be_free(const struct call *held) {
         rb_raise(rb_eIOError, "another thread is at work on this request");
 }
 
-/* ---- calls that may wait, and release the lock of the interpreter meanwhile ---- */
+/* ---- calls that may wait, during which they release the interpreter's lock ---- */
 
 enum operation { READ, WRITE, SEND_FILE, HAND_OVER };
 
@@ -79,7 +79,7 @@ static void *run_wait(void *data) {
     return NULL;
 }
 
-/* No wait has to be interrupted: the server ends each of them in time. */
+/* There is no unblocking function, because the server bounds every wait. */
 static int64_t run_unlocked(struct wait *wait) {
     for (;;) {
         wait->held->waiting = 1;
@@ -151,7 +151,7 @@ static VALUE count_of(int64_t len) {
 /* call.read(onto, max): appends some bytes of the body, and waits for them. Returns their number; nil at the end */
 static VALUE call_read(VALUE self, VALUE onto, VALUE max) { return count_of(read_onto(self, onto, max, 1)); }
 
-/* call.read_now(onto, max): the same without waiting; false if there are none yet */
+/* call.read_now(onto, max): like read without waiting; false if no bytes are available */
 static VALUE call_read_now(VALUE self, VALUE onto, VALUE max) {
     int64_t len = read_onto(self, onto, max, 0);
     return len == KOMAINU_AGAIN ? Qfalse : count_of(len);

@@ -57,7 +57,7 @@ static VALUE header_key(const char *name, size_t len) {
     return shared(text, 5 + len);
 }
 
-/* Bodies of such a length are small. */
+/* Whether a body of that Content-Length is small. */
 static int is_small(const komainu_field *length) {
     return length->value_len < sizeof(SMALL_BYTES) - 1 ||
            (length->value_len == sizeof(SMALL_BYTES) - 1 && memcmp(length->value, SMALL_BYTES, length->value_len) <= 0);
@@ -69,7 +69,7 @@ static VALUE protocol_of(const komainu_field *field) {
     return is(field, "HTTP/1.1") ? one_one_text : is(field, "HTTP/1.0") ? one_zero_text : text_of(field);
 }
 
-/* Repeated fields are one variable. */
+/* Joins repeated fields into one variable. */
 static void put_header(VALUE env, VALUE key, const komainu_field *field, int seen) {
     VALUE before = seen ? rb_hash_lookup2(env, key, Qundef) : Qundef;
     if (before == Qundef) {
@@ -85,7 +85,7 @@ static int hex(char byte) {
     return byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
 }
 
-/* The encoded path after the decoded `prefix`; the whole path if it does not begin with it. */
+/* Returns the encoded path after the decoded `prefix`; the whole path if it does not begin with it. */
 static const char *after(const char *at, const char *end, const komainu_field *prefix) {
     const char *want = prefix->value, *want_end = want + prefix->value_len, *start = at;
     for (; want < want_end; want++) {
@@ -96,7 +96,7 @@ static const char *after(const char *at, const char *end, const komainu_field *p
         if (byte == '%' && end - at >= 2 && hex(at[0]) >= 0 && hex(at[1]) >= 0) {
             byte = (char)(hex(at[0]) << 4 | hex(at[1]));
             at += 2;
-            /* These two stay encoded, in `prefix` too. */
+            /* %2F and %5C stay encoded, in `prefix` too. */
             if (byte == '/' || byte == '\\') {
                 if (want_end - want < 3 || memcmp(want, byte == '/' ? "%2F" : "%5C", 3) != 0)
                     return start;
@@ -188,7 +188,7 @@ VALUE env_new(struct exchange *x) {
     x->input = has_body ? rb_class_new_instance(1, &x->call, small ? small_input_class : input_class) : empty_input;
     put(env, INPUT, x->input);
     put(env, HINTS, x->call);
-    if (is_shared) /* other requests share a connection of HTTP/2: nobody takes it over */
+    if (is_shared) /* an HTTP/2 connection is shared with other requests, so it cannot be hijacked */
         put(env, MAY_HIJACK, Qfalse);
     else
         put(env, HIJACK, x->call);

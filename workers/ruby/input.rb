@@ -7,22 +7,22 @@ module Komainu
 
     def initialize(call)
       @call = call
-      @held = String.new(capacity: 0) # read, but not asked for yet
+      @held = String.new(capacity: 0) # bytes read from the channel and not yet returned
     end
 
-    # As IO#read.
+    # Like IO#read.
     def read(length = nil, buffer = nil)
       into = buffer ? buffer.clear.force_encoding(Encoding::BINARY) : String.new(capacity: 0)
       length ? take(Integer(length), into) : take_all(into)
     end
 
-    # Some bytes, as soon as there are any; EOFError at the end.
+    # Returns some bytes as soon as any are available; raises EOFError at the end.
     def readpartial(length, buffer = nil)
       hold(length) or raise EOFError, "the body is at its end" if @held.empty?
       read([length, @held.bytesize].min, buffer)
     end
 
-    # The bytes that are there already: nil at the end, false if there are none yet.
+    # Returns the bytes that are available without waiting: nil at the end, false if there are none yet.
     def read_nonblock(length, buffer = nil)
       more = !@held.empty? || hold(length, :read_now)
       more && read([length, @held.bytesize].min, buffer)
@@ -58,7 +58,7 @@ module Komainu
 
     private
 
-    # Appends bytes of the body and returns their number; nil at its end; false if there are none and it must not wait.
+    # Appends bytes of the body and returns their number; nil at the end; false if none are available without waiting.
     def fetch(onto, length, how = :read)
       @call.public_send(how, onto, length)
     end
@@ -89,15 +89,15 @@ module Komainu
     end
   end
 
-  # As Rack 2 requires: bytes that were read are kept, in memory or, if they are many, in a file.
+  # A rewindable input, as Rack 2 requires: bytes that were read are kept in memory, or in a file if there are many.
   class RewindableInput < Input
     MEMORY_BYTES_MAX = 128 * 1024
 
     def initialize(call)
       super
-      @kept = String.new(capacity: 0) # or a file
+      @kept = String.new(capacity: 0) # or a File
       @kept_bytes = 0
-      @again = 0 # how much of what is kept has been read since the last rewind
+      @again = 0 # number of kept bytes that were read again since the last rewind
     end
 
     def rewind
@@ -131,7 +131,7 @@ module Komainu
       data.bytesize
     end
 
-    # Uses one string for all pieces, because large bodies would make much garbage.
+    # Reuses one string for all pieces, so that large bodies do not create much garbage.
     def fetch_to_file(onto, length, how)
       @piece ||= String.new(capacity: 0)
       @piece.clear

@@ -10,7 +10,7 @@ module Komainu
 
   # Signals that reach the whole process group but are meant for the server.
   SHARED = %w[TERM INT HUP QUIT USR1 USR2].freeze
-  # Before the server kills this process it asks for its stacks with KOMAINU_SIGNAL_WHERE. This is the number of frames.
+  # KOMAINU_SIGNAL_WHERE: the server requests stacks before it kills this process; and the limits of its output.
   WHERE = 16
   THREADS_MAX = 64
   FRAMES_MAX = 100
@@ -23,7 +23,7 @@ module Komainu
   # Sockets of connections that the application has hijacked, unless they were garbage-collected.
   @hijacked = ObjectSpace::WeakMap.new
   @hijacked_lock = Mutex.new
-  # How often a worker that must leave checks whether they are closed. Seconds.
+  # Interval in which an exiting worker checks whether they are closed, in seconds.
   HIJACKED_LOOK_S = 0.1
 
   class << self
@@ -46,10 +46,10 @@ module Komainu
     # temporary file.
     attr_accessor :rewindable_input
 
-    # The whole life of the process.
+    # Runs the process from its start to its end.
     def run(file)
       load_native
-      $stdout.sync = true # it is a pipe to the log
+      $stdout.sync = true # stdout is a pipe to the log
       stay
       role = self.begin
       trap(WHERE) { write_stacks }
@@ -58,7 +58,7 @@ module Komainu
       work(app) unless role == :leave
     end
 
-    # For the native half: headers of any kind as a hash of strings, or arrays of them.
+    # For the native half: converts headers of any kind to a hash of strings or arrays of strings.
     def fields(headers)
       fields = {}
       headers.each do |name, value|
@@ -86,7 +86,7 @@ module Komainu
       error.full_message(highlight: false, order: :top).lines.reject { |line| line.start_with?(*own) }.join
     end
 
-    # For the native half: the request has ended.
+    # For the native half: called when the request has ended.
     def finished(callbacks, env, status, headers, error)
       callbacks.reverse_each do |callback|
         callback.call(env, status, headers, error)
@@ -95,7 +95,7 @@ module Komainu
       end
     end
 
-    # For the native half: runs what the application has put into rack.after_reply, as Puma does.
+    # For the native half: runs the callbacks in rack.after_reply, as Puma does.
     def replied(callables, env)
       callables.each do |callable|
         callable.call
@@ -104,7 +104,7 @@ module Komainu
       end
     end
 
-    # For the native half: both ends of a connection that the application hijacks. The first one is for the application.
+    # For the native half: creates both ends of a hijacked connection. The first one is for the application.
     def socket_pair
       require "socket"
       pair = UNIXSocket.pair
@@ -128,7 +128,7 @@ module Komainu
       app = load_application(File.expand_path(file))
       run_hooks(:on_load)
       app
-    rescue Exception => error # whatever it is, somebody waits for the reason
+    rescue Exception => error # the server waits for the reason in any case
       not_loaded(shown(error))
       exit!(3)
     end
@@ -145,8 +145,8 @@ module Komainu
       app
     end
 
-    # The bundle of the application's folder, or the one that the environment names. If Bundler is missing, its own
-    # error is raised.
+    # Sets up the bundle of the application's directory, or the one named by the environment. If Bundler is missing, its
+    # own error is raised.
     def use_bundle(folder)
       gemfile = %w[Gemfile gems.rb].map { |name| File.join(folder, name) }.find { |name| File.exist?(name) }
       ENV["BUNDLE_GEMFILE"] ||= gemfile if gemfile
@@ -160,7 +160,7 @@ module Komainu
       app.is_a?(Array) ? app.first : app # until Rack 3, options came with it
     end
 
-    # A file whose last value, or whose constant App or Handler, is the application. It needs no Rack.
+    # Loads a file whose last value, or whose constant App or Handler, is the application. Does not need Rack.
     def handler(file)
       value = eval(File.read(file), TOPLEVEL_BINDING, file) # as a config.ru is read
       return value if value.respond_to?(:call)
@@ -219,7 +219,7 @@ module Komainu
       false
     end
 
-    # Returns only in the worker; the process in between must not continue as a second prototype, whatever happens.
+    # Returns only in the worker; the intermediate process must never continue as a second prototype.
     def leave_in_between
       exit!(0) if fork
     rescue SystemCallError => error
@@ -261,7 +261,7 @@ module Komainu
       threads.each(&:join)
     end
 
-    # Ruby's own handlers, because an application that borrows such a signal restores what `trap` has returned.
+    # Installs handlers with `trap`, because an application that replaces one restores the value that `trap` returned.
     def stay
       @stays = Process.pid
       SHARED.each do |name|
@@ -270,7 +270,7 @@ module Komainu
       end
     end
 
-    # A process that the application has forked ends as usual.
+    # A process that the application has forked is ended by the signal as usual.
     def stay_or_end(name)
       return if Process.pid == @stays
 

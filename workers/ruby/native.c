@@ -1,4 +1,4 @@
-/* Seats, the loop that claims and answers requests, and the life of the process. */
+/* Seats, the loop that claims and answers requests, and the life cycle of the process. */
 #include "native.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 VALUE komainu_module;
 int is_copy;
 
-/* Requests that the threads of this process are answering. */
+/* Number of requests that the threads of this process are answering. */
 static int held_requests;
 
 /* ---- seats ---- */
@@ -26,7 +26,7 @@ static VALUE seat_alloc(VALUE class) {
     return TypedData_Make_Struct(class, struct seat, &seat_type, seat);
 }
 
-/* Seat.new(index among this process's seats, from 0) */
+/* Seat.new(index of the seat in this process, from 0) */
 static VALUE seat_initialize(VALUE self, VALUE index) {
     struct seat *seat = rb_check_typeddata(self, &seat_type);
     char error[512];
@@ -49,7 +49,7 @@ static void *wait_for_request(void *data) {
     return NULL;
 }
 
-/* Keeps the lock of the interpreter if a request is waiting: under load, no thread then waits for the lock. */
+/* Keeps the interpreter's lock if a request is waiting, so that under load no thread has to reacquire it. */
 static int next_request(struct claim *claim) {
     for (;;) {
         /* Lets other threads run between two requests, as reading from a socket would. */
@@ -100,7 +100,7 @@ static VALUE detach(VALUE data) {
     return Qnil;
 }
 
-/* seat.serve(app): runs until the worker must leave */
+/* seat.serve(app): runs until the worker must exit */
 static VALUE seat_serve(VALUE self, VALUE app) {
     struct service service = {app, rb_check_typeddata(self, &seat_type)};
     if (!service.seat->worker)
@@ -108,7 +108,7 @@ static VALUE seat_serve(VALUE self, VALUE app) {
     return rb_ensure(serve, (VALUE)&service, detach, (VALUE)&service);
 }
 
-/* ---- the life of the process ---- */
+/* ---- the life cycle of the process ---- */
 
 /* Komainu.begin -> :prototype or :worker */
 static VALUE life_begin(VALUE self) {
@@ -132,7 +132,7 @@ static VALUE life_loaded(VALUE self) {
     return Qnil;
 }
 
-/* Komainu.ending: this worker takes no more requests */
+/* Komainu.ending: reports that this worker accepts no more requests */
 static VALUE life_ending(VALUE self) {
     (void)self;
     komainu_leaving();

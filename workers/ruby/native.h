@@ -1,7 +1,7 @@
 /*
- * The native half of the Ruby worker: all that runs for every request. The rest is in Ruby.
+ * The native half of the Ruby worker: the code that runs for every request. The rest is in Ruby.
  *
- *     native.c  seats, the loop that claims requests and answers them, the life of the process
+ *     native.c  seats, the loop that claims and answers requests, the life cycle of the process
  *     answer.c  an application's response: head, body, end
  *     env.c     a request's environment
  *     call.c    Komainu::Call: one request for the Ruby half
@@ -17,8 +17,8 @@
 #include "komainu_life.h"
 
 /*
- * Bytes of a response that fit into its slot, so that writing them does not wait. If the channel is smaller, the
- * other threads of the process wait too.
+ * Number of bytes of a response that fit into its slot, so that writing them does not block. If the channel is
+ * smaller, the other threads of the process have to wait too.
  */
 #define UNWAITED_BYTES_MAX (16 * 1024)
 
@@ -28,9 +28,9 @@ enum stage { NO_HEAD, HEAD_SENT, OVER };
 struct call {
     komainu_request *request; /* NULL after the end of the request */
     enum stage stage;
-    int waiting;      /* a thread waits in the channel with it */
+    int waiting;      /* whether a thread waits in the channel with this request */
     int informs;      /* whether the client understands interim heads */
-    int hijacked;     /* the application has hijacked the connection */
+    int hijacked;     /* whether the application has hijacked the connection */
     size_t unsent;    /* bytes written so far without waiting */
     VALUE env;        /* the request's environment; invalid after the end of the request */
 };
@@ -41,7 +41,7 @@ struct exchange {
     VALUE call; /* Komainu::Call */
     VALUE env, input;
     VALUE status, headers, body, error;
-    VALUE replied; /* the value of rack.after_reply: an array, of which the next request has the same one while it is empty */
+    VALUE replied; /* the value of rack.after_reply: an array, reused for the next request while it is empty */
     struct call *held;
     int file; /* the file to send, or -1 */
 };
@@ -69,7 +69,7 @@ void call_file(struct call *held, int fd, uint64_t len);
 
 /* env.c */
 void init_env(void);
-/* Makes the environment of a request. */
+/* Creates the environment of a request. */
 VALUE env_new(struct exchange *x);
 
 /* The value of rack.response_finished. */

@@ -4,7 +4,7 @@ module Komainu
   # The argument of a streaming body, or of rack.hijack in the response's headers. It may be kept, and used by other
   # threads; the request ends when it is closed. Reading and writing take turns.
   class Stream
-    # How often to check whether the client is still connected while nothing is written. Seconds.
+    # Interval in which to check whether the client is still connected while nothing is written, in seconds.
     LOOK_S = 1
 
     # Calls `callee` with a stream, and waits until that is closed.

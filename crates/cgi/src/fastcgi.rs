@@ -1,17 +1,18 @@
-//! FastCGI 1.0, the web server's side: records out and in. One request at a time on a connection, as every application takes them.
+//! FastCGI 1.0, the web server's side: reading and writing records. One request at a time per connection,
+//! because applications do not support multiplexing.
 
 use crate::variables::Variables;
 
-/// Bytes of a record's header.
+/// Length of a record header in bytes.
 const HEADER_BYTES: usize = 8;
-/// The most content of one record: a multiple of 8, so that nothing needs padding.
+/// Maximum content of one record in bytes: a multiple of 8, so that no padding is needed.
 const CONTENT_BYTES_MAX: usize = 65_528;
 const VERSION: u8 = 1;
-/// The id of the one request on a connection.
+/// The id of the only request on a connection.
 const REQUEST_ID: u16 = 1;
 const RESPONDER: u16 = 1;
 const KEEP_CONNECTION: u8 = 1;
-/// Bytes of the content of an END_REQUEST.
+/// Length of the content of an END_REQUEST record in bytes.
 const END_BYTES: usize = 8;
 
 const BEGIN_REQUEST: u8 = 1;
@@ -21,7 +22,8 @@ const STDIN: u8 = 5;
 const STDOUT: u8 = 6;
 const STDERR: u8 = 7;
 
-/// Writes the beginning of a request: its variables. `keep` asks that the connection stays open after it.
+/// Writes the start of a request: its variables. `keep` asks the application to keep the connection open
+/// afterwards.
 pub fn begin(out: &mut Vec<u8>, variables: &Variables, keep: bool) {
     header(out, BEGIN_REQUEST, END_BYTES);
     out.extend_from_slice(&RESPONDER.to_be_bytes());
@@ -33,7 +35,8 @@ pub fn begin(out: &mut Vec<u8>, variables: &Variables, keep: bool) {
     header(out, PARAMS, 0);
 }
 
-/// Writes the header of a record of the body, and returns how many of `len` bytes belong behind it. `len` is not 0.
+/// Writes the header of a record of the body, and returns the number of the `len` bytes that must follow it.
+/// `len` must not be 0.
 pub fn body_header(out: &mut Vec<u8>, len: usize) -> usize {
     let len = len.min(CONTENT_BYTES_MAX);
     header(out, STDIN, len);
@@ -51,43 +54,43 @@ fn header(out: &mut Vec<u8>, kind: u8, len: usize) {
     out.extend_from_slice(&[VERSION, kind, id_high, id_low, len_high, len_low, 0, 0]);
 }
 
-/// What records bring next.
+/// The next part of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStep {
     /// More bytes are needed.
     NeedMore,
-    /// So many bytes of the response follow.
+    /// This many bytes of the response follow.
     Output(usize),
-    /// So many bytes of error messages follow.
+    /// This many bytes of error messages follow.
     Errors(usize),
-    /// The request has ended as it should; nothing of it follows.
+    /// The request has completed successfully; nothing of it follows.
     End,
-    /// The application is too busy: it has done nothing.
+    /// The application is overloaded and has not processed the request.
     Overloaded,
 }
 
-/// What reads the records of a response. It never holds content: that is passed on where it stands.
+/// Reads the records of a response. Content is not copied: the caller reads it from its own buffer.
 #[derive(Debug, Default)]
 pub struct FastCgiReader {
-    /// A header, or the content of an END_REQUEST, as far as it came.
+    /// A header, or the content of an END_REQUEST record, as far as received.
     gathered: [u8; HEADER_BYTES],
     gathered_len: usize,
-    /// The record being read; 0 where a header is.
+    /// The type of the record being read; 0 while reading a header.
     kind: u8,
     content_left: usize,
     padding_left: usize,
     output_ended: bool,
     errors_ended: bool,
-    /// The step that ended the request.
+    /// The final step, once the request has ended.
     ended: Option<RecordStep>,
 }
 
 impl FastCgiReader {
-    /// Takes bytes, and returns how many of them it consumed before the step. The bytes of [`RecordStep::Output`] and
-    /// [`RecordStep::Errors`] are the next ones: the caller consumes them itself.
+    /// Processes bytes, and returns the number of bytes consumed and the step. The bytes of
+    /// [`RecordStep::Output`] and [`RecordStep::Errors`] follow; the caller consumes them.
     ///
     /// # Errors
-    /// Why these are no records of a response to the one request.
+    /// The reason that the bytes are not records of a response to the request.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(usize, RecordStep), &'static str> {
         if let Some(ended) = self.ended {
             return Ok((0, ended));
@@ -164,7 +167,7 @@ impl FastCgiReader {
     }
 
     fn end(&mut self) -> Result<RecordStep, &'static str> {
-        // The status of the application means nothing to a client; the protocol's is the fifth byte.
+        // The application's exit status is irrelevant to a client; the protocol status is the fifth byte.
         let step = match self.gathered[4] {
             0 => RecordStep::End,
             2 => RecordStep::Overloaded,
@@ -177,13 +180,13 @@ impl FastCgiReader {
         Ok(step)
     }
 
-    /// Whether nothing of the last record is to come, its padding among it.
+    /// Whether the last record is complete, including its padding.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.ended.is_some() && self.padding_left == 0
     }
 
-    /// Skips the padding of the last record, and returns how many of these bytes that is.
+    /// Skips the padding of the last record, and returns the number of bytes skipped.
     pub fn skip_padding(&mut self, bytes: &[u8]) -> usize {
         let skipped = self.padding_left.min(bytes.len());
         self.padding_left -= skipped;

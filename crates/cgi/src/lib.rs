@@ -1,7 +1,8 @@
-//! The protocols of the CGI family: variables of a request, and how FastCGI, uwsgi and SCGI carry them; responses in CGI's form.
+//! The protocols of the CGI family: the variables of a request, their encodings in FastCGI, uwsgi and SCGI,
+//! and CGI responses.
 //!
-//! This crate owns the bytes of these protocols, from the side of the web server. It never does I/O, reads no clock, and knows
-//! nothing of where variables come from.
+//! This crate owns the encodings of these protocols, for the web server's side. It never does I/O and
+//! reads no clock; the caller provides the variables.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,11 +1,11 @@
-//! The packets in which uwsgi and SCGI carry variables, before the body as it is.
+//! The uwsgi and SCGI packets that carry variables; the body follows unmodified.
 
 use crate::variables::Variables;
 
-/// Writes the packet of uwsgi.
+/// Writes a uwsgi packet.
 ///
 /// # Errors
-/// Why the variables do not fit: 65,535 bytes in all, and for each name and value.
+/// The reason that the variables do not fit: 65,535 bytes in total, and for each name and value.
 pub fn uwsgi(out: &mut Vec<u8>, variables: &Variables) -> Result<(), &'static str> {
     const TOO_LONG: &str = "the request's variables are longer than uwsgi can carry (64 KiB)";
     let start = out.len();
@@ -29,10 +29,10 @@ pub fn uwsgi(out: &mut Vec<u8>, variables: &Variables) -> Result<(), &'static st
     Ok(())
 }
 
-/// Writes the packet of SCGI: a netstring whose first variable is `CONTENT_LENGTH`, and which has `SCGI`.
+/// Writes an SCGI packet: a netstring whose first variable is `CONTENT_LENGTH` and which contains `SCGI`.
 ///
 /// # Errors
-/// A name or value has a NUL.
+/// A name or value contains NUL.
 pub fn scgi(out: &mut Vec<u8>, variables: &Variables) -> Result<(), &'static str> {
     let length = variables.get(b"CONTENT_LENGTH").filter(|length| !length.is_empty()).unwrap_or(b"0");
     let mut text = Vec::with_capacity(variables.block().len() + 64);

@@ -1,25 +1,26 @@
-//! Response heads in CGI's form (RFC 3875 section 6), made into those of HTTP/1.
+//! CGI response heads (RFC 3875 section 6), converted to HTTP/1 heads.
 
 use memchr::memchr;
 
-/// Fields that say something of a connection, which these protocols' responses do not have.
+/// Connection-specific fields, which have no meaning in responses of these protocols.
 const OF_CONNECTIONS: [&str; 7] =
     ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
-/// What the head of a response begins with that names no status.
+/// The status line of a response whose head has no status.
 const USUAL_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
-/// Gathers the head of a response, and makes it one of HTTP/1.
+/// Collects the head of a response, and converts it to HTTP/1.
 #[derive(Debug, Default)]
 pub struct ResponseHeadReader {
     gathered: Vec<u8>,
 }
 
 impl ResponseHeadReader {
-    /// Takes bytes up to the end of the head: how many it took, and whether the head is whole.
+    /// Collects bytes up to the end of the head. Returns the number of bytes consumed and whether the head is
+    /// complete.
     ///
     /// # Errors
-    /// The head is longer than `bytes_max`.
+    /// The head exceeds `bytes_max`.
     pub fn feed(&mut self, bytes: &[u8], bytes_max: usize) -> Result<(usize, bool), &'static str> {
         let room = bytes_max.saturating_sub(self.gathered.len());
         let mut from = 0;
@@ -37,7 +38,7 @@ impl ResponseHeadReader {
         Ok((bytes.len(), false))
     }
 
-    /// Whether the line that a LF ends behind `more` is empty.
+    /// Whether the line that an LF after `more` would end is empty.
     fn ends_with_line(&self, more: &[u8]) -> bool {
         let mut before = more.iter().rev().chain(self.gathered.iter().rev()).peekable();
         if before.peek() == Some(&&b'\r') {
@@ -46,23 +47,24 @@ impl ResponseHeadReader {
         matches!(before.next(), None | Some(b'\n'))
     }
 
-    /// Whether nothing of a head has come.
+    /// Whether no byte of a head has been received.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gathered.is_empty()
     }
 
-    /// Bytes that it holds.
+    /// Number of bytes held.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.gathered.capacity()
     }
 
-    /// The head as HTTP/1 writes it; what it holds is given back. A response without `Status` is a 200, with `Location` a 302.
-    /// Field lines are not checked; `is_lenient` removes white space before a colon. `may_be_empty` says that a head without fields is one: PHP-FPM sends it where a script sets none.
+    /// Returns the head in HTTP/1 form and releases the held bytes. A response without `Status` is a 200, or
+    /// a 302 if it has `Location`. Field lines are not validated; `is_lenient` removes white space before a
+    /// colon. `may_be_empty` accepts a head without fields, which PHP-FPM sends for a script that sets none.
     ///
     /// # Errors
-    /// Why this is no head: a status that is none or an interim one, more than one, no field at all.
+    /// The reason that the head is invalid: an invalid or interim status, several statuses, or no field.
     pub fn into_http(&mut self, may_be_empty: bool, is_lenient: bool) -> Result<Vec<u8>, &'static str> {
         let gathered = std::mem::take(&mut self.gathered);
         let mut rest = &gathered[..];
@@ -71,7 +73,7 @@ impl ResponseHeadReader {
             None if !may_be_empty => return Err("the upstream's response has no head"),
             None => None,
             Some(line) => match line.strip_prefix(b"HTTP/1.") {
-                // The minor version and a space.
+                // Skips the minor version and a space.
                 Some(rest) => Some(status_of(rest.get(2..).unwrap_or_default())?),
                 None => None,
             },
@@ -90,7 +92,7 @@ impl ResponseHeadReader {
             }
             let is = |name: &str| field_name.eq_ignore_ascii_case(name.as_bytes());
             if is("status") {
-                // Some applications send a status line and this beside it.
+                // Some applications send both a status line and `Status`.
                 let named = status_of(line[colon + 1..].trim_ascii())?;
                 if status.is_some_and(|status| status.0 != named.0) {
                     return Err("the upstream's response has two statuses");
@@ -118,7 +120,7 @@ impl ResponseHeadReader {
     }
 }
 
-/// The next line of a head, without its end; none where the head ends.
+/// The next line of a head, without its line end; `None` at the end of the head.
 fn next_line<'x>(rest: &mut &'x [u8]) -> Option<&'x [u8]> {
     let (line, after) = match memchr(b'\n', rest) {
         Some(end) => (&rest[..end], &rest[end + 1..]),
@@ -128,7 +130,7 @@ fn next_line<'x>(rest: &mut &'x [u8]) -> Option<&'x [u8]> {
     Some(line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
 }
 
-/// Three digits and a reason.
+/// Parses three digits and a reason.
 fn status_of(text: &[u8]) -> Result<([u8; 3], &[u8]), &'static str> {
     let (code, rest) = text.split_first_chunk::<3>().ok_or("the upstream's status is not a number")?;
     if !code.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ')) {
@@ -145,7 +147,7 @@ fn status_of(text: &[u8]) -> Result<([u8; 3], &[u8]), &'static str> {
 mod tests {
     use super::*;
 
-    /// The head made of `text`, and what follows it.
+    /// Returns the head converted from `pieces`, and the bytes after it.
     fn made(pieces: &[&[u8]]) -> Result<(String, Vec<u8>), &'static str> {
         let mut reader = ResponseHeadReader::default();
         for (index, piece) in pieces.iter().enumerate() {

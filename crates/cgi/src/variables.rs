@@ -1,34 +1,35 @@
-//! The variables of a request (RFC 3875 section 4.1): pairs of a name and a value.
+//! The variables of a request (RFC 3875 section 4.1): pairs of name and value.
 
-/// Pairs in one block, in the form of FastCGI (FastCGI specification 1.0, section 3.4), from which the other forms are made.
+/// Pairs in one block in FastCGI encoding (FastCGI specification 1.0, section 3.4), from which the other
+/// encodings are derived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
     block: Vec<u8>,
 }
 
-/// Bytes of the two lengths of a pair, each in its long form.
+/// Maximum length of the two lengths of a pair in bytes: both in long form.
 const LENGTHS_BYTES: usize = 8;
-/// Says that a length has four bytes.
+/// Flag of a length that takes four bytes.
 const LONG: u32 = 1 << 31;
-/// The most bytes of a name or a value.
+/// Maximum length of a name or value in bytes.
 const BYTES_MAX: usize = (LONG - 1) as usize;
 
 impl Variables {
-    /// None.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Variables {
         Variables::default()
     }
 
-    /// None, with room for a block of so many bytes.
+    /// Creates an empty list with capacity for a block of that many bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Variables {
         Variables { block: Vec::with_capacity(bytes) }
     }
 
-    /// Adds a pair. A name or value of 2 GiB or more is cut there.
+    /// Appends a pair. A name or value of 2 GiB or more is truncated.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        // Nearly all of them.
+        // The fast path for short names and values, which are the most common.
         if let (Ok(name_len @ 0..128), Ok(value_len @ 0..128)) =
             (u8::try_from(name.len()), u8::try_from(value.len()))
         {
@@ -41,8 +42,8 @@ impl Variables {
         self.push_parts(name, &[value]);
     }
 
-    /// Adds a pair whose name is a prefix and a text of which each byte stands for one of `bytes`. A name or value of 2 GiB or more is cut
-    /// there.
+    /// Appends a pair whose name is `prefix` followed by `name` with each byte mapped through `bytes`. A name
+    /// or value of 2 GiB or more is truncated.
     pub fn push_mapped(&mut self, prefix: &[u8], name: &[u8], bytes: &[u8; 256], value: &[u8]) {
         let name_len = prefix.len() + name.len();
         self.block.reserve(LENGTHS_BYTES + name_len + value.len());
@@ -55,7 +56,7 @@ impl Variables {
         self.push_bytes(value, &mut value_left);
     }
 
-    /// Adds a pair whose value is in parts. A name or value of 2 GiB or more is cut there.
+    /// Appends a pair whose value consists of parts. A name or value of 2 GiB or more is truncated.
     pub fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         let value_len = parts.iter().map(|part| part.len()).sum::<usize>();
         let (mut name_left, mut value_left) = (name.len().min(BYTES_MAX), value_len.min(BYTES_MAX));
@@ -66,14 +67,14 @@ impl Variables {
         parts.iter().for_each(|part| self.push_bytes(part, &mut value_left));
     }
 
-    /// Adds bytes, as far as there are so many left to add.
+    /// Appends at most `left` of the bytes, and subtracts their number from `left`.
     fn push_bytes(&mut self, bytes: &[u8], left: &mut usize) {
         let taken = &bytes[..bytes.len().min(*left)];
         self.block.extend_from_slice(taken);
         *left -= taken.len();
     }
 
-    /// `length` is at most [`BYTES_MAX`].
+    /// Appends a length of at most [`BYTES_MAX`].
     fn push_length(&mut self, length: usize) {
         match u8::try_from(length) {
             Ok(short) if short < 128 => self.block.push(short),
@@ -81,13 +82,13 @@ impl Variables {
         }
     }
 
-    /// All of them, in the form of FastCGI.
+    /// All pairs in FastCGI encoding.
     #[must_use]
     pub fn block(&self) -> &[u8] {
         &self.block
     }
 
-    /// The pairs, in their order.
+    /// The pairs in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = &self.block[..];
         std::iter::from_fn(move || {

@@ -1,12 +1,13 @@
-//! The dictionaries that clients may have, and what was compressed with them: each result is made once, for all threads.
+//! The dictionaries that clients may have, and contents compressed with them: each result is made once for
+//! all threads.
 //!
 //! ```text
 //! a response that clients keep ──▶ remember ──▶ HashedContent by its SHA-256, for an origin
-//! Available-Dictionary         ──▶ find     ──▶ the dictionary, where it is known for that origin
-//! dictionary and content       ──▶ delta    ──▶ what was made before, or a job that makes it
+//! Available-Dictionary         ──▶ find     ──▶ the dictionary, if it is known for that origin
+//! dictionary and content       ──▶ delta    ──▶ an earlier result, or a job that makes it
 //! ```
 //!
-//! An unknown hash is one look-up and leaves nothing behind.
+//! An unknown hash costs one look-up and stores nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,24 +16,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::dictionary::{self, DictionaryCoding, DictionaryHash, compress_with};
 use crate::effort::Effort;
 
-/// What an entry counts beside its bytes.
+/// Memory charged for an entry in addition to its bytes.
 const ENTRY_BYTES: u64 = 256;
-/// Entries of either kind.
+/// Maximum number of entries of each kind.
 const ENTRIES_MAX: usize = 4096;
-/// URLs for which one content is remembered: a further one takes the place of the first.
+/// Maximum number of URLs stored for one content: another one replaces the oldest.
 const PLACES_MAX: usize = 16;
-/// Results under way at one time, in all threads; requests beyond them get another coding.
+/// Maximum number of concurrent compressions in all threads; further requests get another coding.
 const JOBS_MAX: usize = 2;
-/// Memory that an encoder takes beside dictionary and content, at most: some multiple of both, and its tables.
+/// Upper bound of an encoder's memory: a multiple of dictionary and content, plus its tables.
 const WORK_FACTOR: u64 = 6;
 const WORK_BYTES: u64 = 8 << 20;
 
-/// What is kept.
+/// Limits of the stored dictionaries and results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DictionaryLimits {
-    /// Bytes of dictionaries and results together. Default 64 MiB.
+    /// Maximum total size of dictionaries and results in bytes. Default 64 MiB.
     pub bytes_max: u64,
-    /// Versions of one URL. Default 4.
+    /// Maximum number of versions of one URL. Default 4.
     pub versions_max: usize,
 }
 
@@ -45,48 +46,48 @@ impl Default for DictionaryLimits {
 /// A content and its SHA-256. Clones share it.
 #[derive(Clone, Debug)]
 pub struct HashedContent {
-    /// Its SHA-256.
+    /// The SHA-256 of the content.
     pub hash: DictionaryHash,
     pieces: Arc<[Arc<[u8]>]>,
 }
 
 impl HashedContent {
-    /// Hashes a content. Takes time: some milliseconds for 8 MiB.
+    /// Hashes a content. Takes some milliseconds for 8 MiB.
     #[must_use]
     pub fn new(pieces: Arc<[Arc<[u8]>]>) -> HashedContent {
         let hash = dictionary::hash(pieces.iter().map(|piece| &piece[..]));
         HashedContent { hash, pieces }
     }
 
-    /// Its length in bytes.
+    /// The length of the content in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the content is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of it in one piece.
+    /// The whole content in one piece.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         self.pieces.concat()
     }
 }
 
-/// Where a dictionary is from: clients use it for requests to the same origin.
+/// The URL of a dictionary: clients use it for requests to the same origin.
 #[derive(Clone, Copy, Debug)]
 pub struct DictionaryPlace<'p> {
-    /// The origin: what no dictionary leaves.
+    /// The origin; a dictionary is never used for another one.
     pub origin: &'p [u8],
-    /// Its path there: of one path some versions are kept.
+    /// The path at that origin; several versions of one path are stored.
     pub path: &'p [u8],
 }
 
-/// What makes a result: the same dictionary, content and coding make the same.
+/// The key of a result, which is determined by dictionary, content and coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct DeltaKey {
     dictionary: DictionaryHash,
@@ -97,11 +98,11 @@ struct DeltaKey {
 /// A content compressed with a dictionary.
 #[derive(Debug)]
 pub enum Delta {
-    /// It was made before.
+    /// Available from an earlier request.
     Ready(Arc<[u8]>),
-    /// There is none that is smaller, or too much is under way.
+    /// Not available: no result is smaller, or too many compressions are running.
     None,
-    /// It is to be made, where blocking is allowed.
+    /// To be made by the caller, where blocking is allowed.
     Begun(DeltaJob),
 }
 
@@ -118,11 +119,11 @@ struct DictionaryState {
     deltas: HashMap<DeltaKey, DeltaEntry>,
     bytes: u64,
     jobs: usize,
-    /// Counts uses: what has the lowest number was used least recently.
+    /// Counts uses, for eviction of the least recently used entry.
     clock: u64,
 }
 
-/// A [`DictionaryPlace`] that is kept.
+/// An owned [`DictionaryPlace`].
 struct KeptPlace {
     origin: Box<[u8]>,
     path: Box<[u8]>,
@@ -137,26 +138,26 @@ impl KeptPlace {
 struct KnownDictionary {
     content: HashedContent,
     places: Vec<KeptPlace>,
-    /// Until when clients may use it, in seconds since 1970.
+    /// End of the time in which clients may use the dictionary, in seconds since 1970.
     until_s: u64,
     used: u64,
 }
 
 struct DeltaEntry {
-    /// `None` for what is made now, or made nothing smaller.
+    /// `None` while the result is being made, or if it was not smaller.
     made: Option<Arc<[u8]>>,
     is_running: bool,
     used: u64,
 }
 
 impl Dictionaries {
-    /// None yet. `account` is called with the bytes held before and after each change.
+    /// Creates an empty store. `account` is called with the bytes held before and after each change.
     #[must_use]
     pub fn new(limits: DictionaryLimits, account: Box<dyn Fn(u64, u64) + Send + Sync>) -> Dictionaries {
         Dictionaries { limits, account, state: Mutex::default() }
     }
 
-    /// What it may hold.
+    /// The limits.
     #[must_use]
     pub fn limits(&self) -> DictionaryLimits {
         self.limits
@@ -168,8 +169,8 @@ impl Dictionaries {
         self.state().bytes
     }
 
-    /// A response said that its client may keep its content as a dictionary, until that second since 1970. False where the content
-    /// is not known: see [`Dictionaries::remember`].
+    /// Records that a response allowed its client to store its content as a dictionary until `until_s`, in
+    /// seconds since 1970. Returns false if the content is unknown: see [`Dictionaries::remember`].
     pub fn touch(&self, place: DictionaryPlace<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
         let mut state = self.state();
         state.clock += 1;
@@ -184,7 +185,8 @@ impl Dictionaries {
         true
     }
 
-    /// The same, with the content. What is too long is not kept.
+    /// Like [`Dictionaries::touch`], and stores the content if it is unknown. A content that is too long is
+    /// not stored.
     pub fn remember(&self, place: DictionaryPlace<'_>, content: &HashedContent, until_s: u64) {
         if self.touch(place, &content.hash, until_s)
             || content.len() > dictionary::DICTIONARY_BYTES_MAX
@@ -204,7 +206,8 @@ impl Dictionaries {
         self.make_room(&mut state);
     }
 
-    /// The dictionary of that hash, where it is known for this origin at that second since 1970.
+    /// Returns the dictionary with that hash, if it is stored for this origin and valid at `now_s`, in
+    /// seconds since 1970.
     #[must_use]
     pub fn find(&self, origin: &[u8], hash: &DictionaryHash, now_s: u64) -> Option<HashedContent> {
         let mut state = self.state();
@@ -218,7 +221,7 @@ impl Dictionaries {
         Some(known.content.clone())
     }
 
-    /// The content of that hash and length, compressed with a dictionary that [`Dictionaries::find`] has returned.
+    /// Returns the content of that hash and length, compressed with a dictionary from [`Dictionaries::find`].
     pub fn delta(
         self: &Arc<Self>,
         dictionary: &HashedContent,
@@ -258,7 +261,7 @@ impl Dictionaries {
         versions.iter().take(surplus).for_each(|(_, hash)| self.remove_known(state, hash));
     }
 
-    /// Removes what was used least recently, and with a dictionary what was made with it.
+    /// Evicts the least recently used entries, and with a dictionary the results made with it.
     fn make_room(&self, state: &mut DictionaryState) {
         while state.bytes > self.limits.bytes_max
             || state.known.len() > ENTRIES_MAX
@@ -335,19 +338,19 @@ impl DeltaEntry {
     }
 }
 
-/// A result that is being made. Dropped without one, another request makes it.
+/// A result to be made. If it is dropped without a result, another request may make it.
 pub struct DeltaJob {
     of: Arc<Dictionaries>,
     key: DeltaKey,
     dictionary: HashedContent,
     work_bytes: u64,
-    /// Some once it has run; the inner is `None` where it made nothing smaller.
+    /// `Some` once the job has run; the inner value is `None` if the result was not smaller.
     result: Option<Option<Arc<[u8]>>>,
 }
 
 impl DeltaJob {
-    /// Makes it of the content, and keeps it for other requests. Takes time: call it where blocking is allowed. `None` where it
-    /// is not smaller, or the content is not the one of the hash.
+    /// Compresses the content and stores the result for other requests. Takes time: call it where blocking is
+    /// allowed. Returns `None` if the result is not smaller, or the content does not match the hash.
     #[must_use]
     pub fn run(mut self, effort: Effort, content: &[u8]) -> Option<Arc<[u8]>> {
         if dictionary::hash([content].into_iter()) != self.key.content {
@@ -355,7 +358,7 @@ impl DeltaJob {
         }
         let dictionary = self.dictionary.bytes();
         let made = compress_with(self.key.coding, effort, (&self.key.dictionary, &dictionary), content);
-        // Out of memory: perhaps another time.
+        // Out of memory: a later request may try again.
         let made = made.ok()?.filter(|made| made.len() < content.len()).map(Arc::from);
         self.result = Some(made.clone());
         made
@@ -368,7 +371,7 @@ impl Drop for DeltaJob {
         let mut state = self.of.state();
         state.jobs -= 1;
         self.of.remove_delta(&mut state, &self.key);
-        // What its dictionary was removed for meanwhile is not kept.
+        // The result is discarded if its dictionary was removed meanwhile.
         if let Some(made) = self.result.take().filter(|_| state.known.contains_key(&self.key.dictionary)) {
             let entry = DeltaEntry { made, is_running: false, used: state.clock };
             self.of.add(&mut state, entry.bytes());

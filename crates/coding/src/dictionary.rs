@@ -1,4 +1,4 @@
-//! Compression with a dictionary: what the client has already, of which only the difference is sent (RFC 9842).
+//! Compression with a dictionary that the client already has, so that only differences are sent (RFC 9842).
 
 use std::io::{self, Write};
 
@@ -6,35 +6,35 @@ use aws_lc_rs::digest;
 
 use crate::effort::Effort;
 
-/// The longest dictionary, and the longest content that is compressed with one, in bytes. Both together fit the window of
-/// 16 MiB that Brotli has, so that a distance means the same to all decoders; and the window of 8 MiB that every decoder of
-/// Zstandard has to allow (RFC 9842 section 5).
+/// Maximum length of a dictionary, and of content compressed with one, in bytes. Both together fit Brotli's
+/// window of 16 MiB, so that a distance means the same to all decoders, and each fits the window of 8 MiB
+/// that every Zstandard decoder must support (RFC 9842 section 5).
 pub const DICTIONARY_BYTES_MAX: usize = (8 << 20) - 16;
-/// What the content of `dcb` begins with, ahead of the hash (RFC 9842 section 4).
+/// Prefix of `dcb` content, before the hash (RFC 9842 section 4).
 const BROTLI_MAGIC: [u8; 4] = [0xff, b'D', b'C', b'B'];
-/// What the content of `dcz` begins with, ahead of the hash: a skippable frame of 32 bytes (RFC 9842 section 5).
+/// Prefix of `dcz` content, before the hash: a skippable frame of 32 bytes (RFC 9842 section 5).
 const ZSTD_MAGIC: [u8; 8] = [0x5e, 0x2a, 0x4d, 0x18, 32, 0, 0, 0];
-/// What a dictionary made by `zstd --train` begins with: decoders would not take it for bytes.
+/// Prefix of a dictionary made by `zstd --train`, which decoders would not treat as raw bytes.
 const ZSTD_TRAINED: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 const WINDOW_BITS_MIN: u32 = 16;
 
-/// The SHA-256 of a dictionary, by which clients name it.
+/// The SHA-256 of a dictionary, which identifies it in requests.
 pub type DictionaryHash = [u8; 32];
 
 /// A coding that needs a dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DictionaryCoding {
-    /// Brotli: `dcb`.
+    /// Brotli with a dictionary: `dcb`.
     Brotli,
-    /// Zstandard: `dcz`.
+    /// Zstandard with a dictionary: `dcz`.
     Zstd,
 }
 
 impl DictionaryCoding {
-    /// All, the smallest result first.
+    /// All codings, ordered by the size of their results, smallest first.
     pub const ALL: [DictionaryCoding; 2] = [DictionaryCoding::Brotli, DictionaryCoding::Zstd];
 
-    /// The registered name.
+    /// The registered name of the coding.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -44,18 +44,19 @@ impl DictionaryCoding {
     }
 }
 
-/// The hash of a content in pieces.
+/// Hashes a content given in pieces.
 pub fn hash<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> DictionaryHash {
     let mut context = digest::Context::new(&digest::SHA256);
     pieces.for_each(|piece| context.update(piece));
     context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Compresses a content for a client that has the dictionary of that hash. Takes time: call it where blocking is allowed.
-/// `None` where dictionary or content are too long for it, or the dictionary is none to this coding.
+/// Compresses a content for a client that has the dictionary of that hash. Takes time: call it where blocking
+/// is allowed. Returns `None` if the dictionary or content is too long, or the dictionary is unusable with
+/// this coding.
 ///
 /// # Errors
-/// The encoder's error, which for bytes in memory means that there is no memory left.
+/// The encoder's error, which for bytes in memory means out of memory.
 pub fn compress_with(
     coding: DictionaryCoding,
     effort: Effort,
@@ -73,7 +74,7 @@ pub fn compress_with(
     }
 }
 
-/// The bits of a window of so many bytes.
+/// The base-two logarithm of a window for that many bytes.
 fn window_bits(bytes: usize) -> u32 {
     (usize::BITS - bytes.leading_zeros()).max(WINDOW_BITS_MIN)
 }
@@ -81,7 +82,7 @@ fn window_bits(bytes: usize) -> u32 {
 fn brotli(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u8]) -> io::Result<Vec<u8>> {
     let params = brotli::enc::BrotliEncoderParams {
         quality: effort.of([5, 7, 11]),
-        // A window has 16 bytes less than its bits say.
+        // The usable window is 16 bytes smaller than its size.
         lgwin: window_bits(dictionary.len() + bytes.len() + 16).min(24) as i32,
         size_hint: bytes.len(),
         ..brotli::enc::BrotliEncoderParams::default()
@@ -105,7 +106,7 @@ fn zstd(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u
     let compressed = [&ZSTD_MAGIC[..], hash].concat();
     let level = effort.of([3, 12, 19]);
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(compressed, level, dictionary)?;
-    // The dictionary is at hand as long as the content fits the window.
+    // The dictionary stays accessible as long as the content fits the window.
     encoder.window_log(window_bits(dictionary.len().max(bytes.len())).min(23))?;
     encoder.long_distance_matching(dictionary.len() > 1 << 20)?;
     encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
@@ -119,7 +120,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What a client makes of it.
+    /// Decompresses as a client does.
     pub(crate) fn decompress(coding: DictionaryCoding, dictionary: &[u8], bytes: &[u8]) -> Vec<u8> {
         let hash = hash([dictionary].into_iter());
         let mut plain = Vec::new();

@@ -1,11 +1,11 @@
-//! How hard to compress.
+//! Compression effort.
 
-/// How hard to compress.
+/// The trade-off between CPU time and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
     /// The least CPU time.
     Fast,
-    /// Most of the gain for little of the time.
+    /// Most of the gain for little CPU time.
     #[default]
     Balanced,
     /// The smallest result.
@@ -13,7 +13,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// One of three levels: fast, balanced, small.
+    /// Selects one of three levels: fast, balanced, small.
     pub(crate) fn of<T: Copy>(self, levels: [T; 3]) -> T {
         match self {
             Effort::Fast => levels[0],

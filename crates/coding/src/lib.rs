@@ -1,8 +1,8 @@
-//! Content codings: gzip, Brotli and Zstandard encoders, for whole contents and for streams, and the dictionaries that
-//! clients may have (RFC 9842).
+//! Content codings: gzip, Brotli and Zstandard encoders, for whole contents and for streams, and the
+//! dictionaries that clients may have (RFC 9842).
 //!
-//! This crate owns the parameters of the compression libraries: levels, window sizes, flushing. It never decides
-//! whether a response is compressed, and never reads or writes a file or a socket.
+//! This crate owns the parameters of the compression libraries: levels, window sizes, flushing. It never
+//! decides whether a response is compressed, and never reads or writes a file or a socket.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -6,17 +6,17 @@ use http::Coding;
 
 use crate::effort::Effort;
 
-/// The base-two logarithm of a stream's window. Windows are small on purpose: many streams are compressed at the same time,
-/// and a window of 128 KiB holds most responses whole. An encoder's memory is some multiple of it:
-/// about 0.3 MiB for gzip, 0.6 MiB for Zstandard and 1 MiB for Brotli.
+/// The base-two logarithm of a stream's window. Windows are small because many streams are compressed at the
+/// same time, and a window of 128 KiB holds most responses completely. An encoder's memory is a multiple of
+/// it: about 0.3 MiB for gzip, 0.6 MiB for Zstandard and 1 MiB for Brotli.
 const WINDOW_BITS: u32 = 17;
-/// Brotli's own output buffer.
+/// Size of Brotli's own output buffer.
 const BROTLI_BUFFER_BYTES: usize = 4096;
 
-/// Compresses one stream. The compressed bytes are fetched with [`Encoder::take`].
+/// Compresses one stream. The compressed bytes are retrieved with [`Encoder::take`].
 pub struct Encoder {
     inner: EncoderKind,
-    /// Whether bytes were written since the last flush: the encoder may still hold some of them back.
+    /// Whether bytes were written since the last flush, so that the encoder may still hold some of them.
     is_behind: bool,
 }
 
@@ -27,10 +27,10 @@ enum EncoderKind {
 }
 
 impl Encoder {
-    /// An encoder for that coding; `None` for identity, which needs no encoder.
+    /// Creates an encoder for that coding; `None` for identity, which needs no encoder.
     ///
     /// # Errors
-    /// There is no memory left.
+    /// Out of memory.
     pub fn new(coding: Coding, effort: Effort) -> io::Result<Option<Encoder>> {
         let inner = match coding {
             Coding::Identity => return Ok(None),
@@ -53,10 +53,10 @@ impl Encoder {
         Ok(Some(Encoder { inner, is_behind: false }))
     }
 
-    /// Compresses more of the stream. Takes time: about 1 ms for 64 KiB with Brotli, less with the others.
+    /// Compresses more of the stream. Takes about 1 ms for 64 KiB with Brotli, less with the others.
     ///
     /// # Errors
-    /// The encoder's error, which for bytes in memory means that there is no memory left.
+    /// The encoder's error, which for bytes in memory means out of memory.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.is_behind |= !bytes.is_empty();
         match &mut self.inner {
@@ -66,11 +66,11 @@ impl Encoder {
         }
     }
 
-    /// Makes everything written so far decodable by the receiver. Costs some bytes; does nothing where nothing was written
-    /// since the last flush.
+    /// Makes everything written so far decodable by the receiver. Costs some bytes; does nothing if nothing
+    /// was written since the last flush.
     ///
     /// # Errors
-    /// As [`Encoder::write`].
+    /// See [`Encoder::write`].
     pub fn flush(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.is_behind) {
             return Ok(());
@@ -94,7 +94,7 @@ impl Encoder {
     /// Ends the stream; returns the rest of the compressed bytes.
     ///
     /// # Errors
-    /// As [`Encoder::write`].
+    /// See [`Encoder::write`].
     pub fn finish(self) -> io::Result<Vec<u8>> {
         match self.inner {
             EncoderKind::Gzip(encoder) => encoder.finish(),

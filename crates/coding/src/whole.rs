@@ -9,7 +9,7 @@ use crate::effort::Effort;
 /// Compresses the bytes with that coding. Takes time: call it where blocking is allowed.
 ///
 /// # Errors
-/// The encoder's error, which for bytes in memory means that there is no memory left.
+/// The encoder's error, which for bytes in memory means out of memory.
 pub fn compress(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
     match coding {
         Coding::Identity => Ok(bytes.to_vec()),

@@ -1,15 +1,15 @@
-//! Inputs for laws. A law is a function that panics if a property does not hold for the bytes that it is given. Only
+//! Inputs for laws. A law is a function that panics if a property does not hold for the given bytes. Only
 //! tests and fuzz targets use this crate.
 //!
-//! This crate owns the checked-in seeds of the fuzz targets (`fuzz/seeds/TARGET`) and the mutations that the ordinary
-//! tests make of them. It never knows the laws themselves.
+//! This crate owns the checked-in seeds of the fuzz targets (`fuzz/seeds/TARGET`) and the mutations that
+//! the ordinary tests make of them. It never contains the laws themselves.
 
 use std::path::Path;
 
-/// Mutated inputs are cut to this length.
+/// Maximum length of a mutated input; longer ones are truncated.
 const BYTES_MAX: usize = 2048;
 
-/// Pieces that often break HTTP parsers; for other formats the seeds hold such pieces.
+/// Byte sequences that often break HTTP parsers; for other formats the seeds contain such sequences.
 const TOKENS: &[&[u8]] = &[
     b"\r\n",
     b"\r",
@@ -55,10 +55,10 @@ const TOKENS: &[&[u8]] = &[
     b"http://b/",
 ];
 
-/// The checked-in seeds of a fuzz target, in the order of their names.
+/// Returns the checked-in seeds of a fuzz target, ordered by name.
 ///
 /// # Panics
-/// If the folder has no seeds or cannot be read, because a law without inputs checks nothing.
+/// If the directory has no seeds or cannot be read, because a law without inputs checks nothing.
 #[must_use]
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
@@ -71,7 +71,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Calls `law` with each seed, and then with `mutations` mutated seeds, which are the same in every run.
+/// Calls `law` with each seed, and then with `mutations` mutated seeds; deterministic.
 ///
 /// # Panics
 /// If `law` panics.
@@ -93,7 +93,7 @@ pub fn seeded(bytes: &[u8]) -> fastrand::Rng {
     fastrand::Rng::with_seed(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
 }
 
-/// Cuts `bytes` into pieces of random lengths, empty ones among them: the same pieces in every run.
+/// Cuts `bytes` into pieces of random lengths, including empty ones; deterministic.
 #[must_use]
 pub fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
     let mut random = seeded(bytes);

@@ -1,6 +1,6 @@
-//! What reading a head costs: nanoseconds for each of a few typical ones. `cargo run --release --example parse_cost`
-//! prints a table; with a number as argument, the first head is read so many times and nothing is measured, for
-//! `valgrind --tool=callgrind`.
+//! Measures the cost of parsing a head, in nanoseconds, for a few typical heads. `cargo run --release
+//! --example parse_cost` prints a table; with a number as argument, the first head is parsed that many times
+//! without measuring, for `valgrind --tool=callgrind`.
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -72,7 +72,7 @@ fn main() -> std::io::Result<()> {
     })
 }
 
-/// Nanoseconds for each of a round's heads; the best round is the one that nothing else disturbed.
+/// Nanoseconds per head in one round; the fastest round is the least disturbed.
 fn round_ns(text: &str, read: &mut dyn FnMut(&str)) -> f64 {
     let begun = Instant::now();
     for _ in 0..HEADS_A_ROUND {

@@ -1,4 +1,5 @@
-//! Writes the seeds of this crate's fuzz targets, one file each: `seeds FOLDER` fills `FOLDER/request` and so on.
+//! Writes the seeds of this crate's fuzz targets, one file each: `seeds FOLDER` fills `FOLDER/request` and
+//! others.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -7,8 +7,8 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
 
-/// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for each byte
-/// of content (one-byte chunks have five).
+/// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for
+/// each byte of content (one-byte chunks have five).
 const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
 /// Longest size line of a chunk, with its extension, without its CRLF.
 const SIZE_LINE_BYTES_MAX: u32 = 1024;
@@ -17,7 +17,7 @@ const SIZE_LINE_BYTES_MAX: u32 = 1024;
 #[derive(Debug, Default)]
 pub struct Body {
     state: ChunkState,
-    /// Content bytes that may still come.
+    /// Content bytes that may still be received.
     allowed: u64,
     content: u64,
     overhead: u64,
@@ -32,7 +32,7 @@ struct TrailerSection {
     /// The bytes of a line that is not complete yet.
     line: Vec<u8>,
     cursor: Cursor,
-    /// Bytes and fields received so far, with those that were dropped.
+    /// Bytes and fields received so far, including dropped fields.
     bytes: usize,
     fields: usize,
 }
@@ -68,22 +68,23 @@ enum ChunkState {
     Trailers,
 }
 
-/// The result of decoding some bytes: `consumed` of them were read, and of those `data` (a range) are content.
+/// The result of decoding a slice: `consumed` bytes were read, and `data_start..data_end` of them are
+/// content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Bytes consumed.
     pub consumed: usize,
-    /// Where the content begins among them.
+    /// Start of the content, relative to the slice.
     pub data_start: usize,
-    /// Where it ends; equal to `data_start` where there is none.
+    /// End of the content; equal to `data_start` if there is none.
     pub data_end: usize,
 }
 
 impl Body {
-    /// A body of that framing with at most `bytes_max` bytes of content.
+    /// Creates a decoder for a body with at most `bytes_max` bytes of content.
     ///
     /// # Errors
-    /// 413 for an announced length above it.
+    /// 413 if the announced length exceeds `bytes_max`.
     pub fn new(framing: Framing, bytes_max: u64) -> Result<Body, Reject> {
         let state = match framing {
             Framing::None => ChunkState::End,
@@ -95,17 +96,17 @@ impl Body {
         Ok(Body { state, allowed: bytes_max, ..Body::default() })
     }
 
-    /// A body in the chunked coding, of any length.
+    /// Creates a decoder for a chunked body of any length.
     #[must_use]
     pub fn chunked() -> Body {
         let state = ChunkState::Size { size: 0, digits: 0 };
         Body { state, allowed: u64::MAX, ..Body::default() }
     }
 
-    /// Sets the most content that it may have, before any of it has been read.
+    /// Sets the maximum content length, before any content has been read.
     ///
     /// # Errors
-    /// 413 for an announced length above it.
+    /// 413 if the announced length exceeds `bytes_max`.
     pub(crate) fn limit(&mut self, bytes_max: u64) -> Result<(), Reject> {
         self.allowed = bytes_max;
         match self.state {
@@ -114,13 +115,14 @@ impl Body {
         }
     }
 
-    /// Whether all of it has been received.
+    /// Whether the whole body has been received.
     #[must_use]
     pub fn is_end(&self) -> bool {
         self.state == ChunkState::End
     }
 
-    /// The trailer fields, complete once the body has ended. Fields that affect framing or routing are dropped.
+    /// The trailer fields, complete once the body has ended. Fields that affect framing or routing are
+    /// dropped.
     #[must_use]
     pub fn trailers(&self) -> &Fields {
         static NONE: Fields = Fields::new();
@@ -137,7 +139,8 @@ impl Body {
         }
     }
 
-    /// To be called when the sender has closed its side: whether that completes the body.
+    /// Notifies the decoder that the sender has closed its side, which completes a body that extends to the
+    /// close.
     ///
     /// # Errors
     /// 400 if bytes are missing.
@@ -198,7 +201,7 @@ impl Body {
         Ok(Piece { consumed: at + len, data_start: at, data_end: at + len })
     }
 
-    /// One byte of chunk framing.
+    /// Consumes one byte of chunk framing.
     fn framing_byte(&mut self, byte: u8) -> Result<ChunkState, Reject> {
         self.overhead += 1;
         if self.overhead > OVERHEAD_BYTES_FREE + self.content.saturating_mul(8) {
@@ -242,7 +245,7 @@ impl Body {
         }
     }
 
-    /// One byte at a time is enough: trailers are rare and bounded.
+    /// Parses one byte at a time, which is fast enough: trailers are rare and bounded.
     fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
         let section = self.section.get_or_insert_default();
         let TrailerSection { trailers, line, cursor, bytes: section_bytes, fields } = &mut **section;
@@ -274,5 +277,5 @@ impl Body {
     }
 }
 
-/// The refusal of a request with too long a body.
+/// The rejection of a request whose body is too long.
 pub const TOO_LARGE: Reject = Reject::new(Status::CONTENT_TOO_LARGE, "body too large");

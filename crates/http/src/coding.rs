@@ -1,4 +1,4 @@
-//! Content codings and what a client accepts (RFC 9110 sections 8.4.1 and 12.5.3).
+//! Content codings, and the codings that a client accepts (RFC 9110 sections 8.4.1 and 12.5.3).
 
 use crate::scan;
 
@@ -8,11 +8,11 @@ pub enum Coding {
     /// No coding.
     #[default]
     Identity,
-    /// RFC 1952.
+    /// Gzip (RFC 1952).
     Gzip,
-    /// RFC 8878.
+    /// Zstandard (RFC 8878).
     Zstd,
-    /// RFC 7932.
+    /// Brotli (RFC 7932).
     Brotli,
 }
 
@@ -31,7 +31,7 @@ impl Coding {
         }
     }
 
-    /// The coding of that name, without regard to case; `x-gzip` is gzip.
+    /// Returns the coding of that name (case-insensitive); `x-gzip` is gzip.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Coding> {
         if name.eq_ignore_ascii_case(b"x-gzip") {
@@ -44,15 +44,15 @@ impl Coding {
 /// The weight of each coding in an `Accept-Encoding` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// Weight in thousandths of each coding that was named.
+    /// Weight in thousandths of each listed coding.
     named: [Option<u16>; Coding::ALL.len()],
     /// Weight of `*`.
     others: Option<u16>,
 }
 
 impl Accepted {
-    /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and of two
-    /// elements for the same coding the first one is used.
+    /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and
+    /// of two elements for the same coding the first one is used.
     #[must_use]
     pub fn parse(value: &[u8]) -> Accepted {
         let mut accepted = Accepted::default();
@@ -67,16 +67,16 @@ impl Accepted {
         accepted
     }
 
-    /// The weight of a coding in thousandths; 0 means not acceptable. Identity is acceptable unless it is refused, but
-    /// if it is not named, every coding that is named with a weight comes first.
+    /// The weight of a coding in thousandths; 0 means not acceptable. Identity is acceptable unless it is
+    /// refused, but if it is not listed, every coding with a non-zero weight is preferred.
     #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
         let unnamed = if coding == Coding::Identity { 1 } else { 0 };
         self.named[coding as usize].or(self.others).unwrap_or(unnamed)
     }
 
-    /// The coding with the greatest weight; of equal ones the first in `available`. `None` if the client refuses all of
-    /// them.
+    /// Returns the coding with the greatest weight; of equal ones the first in `available`. `None` if the
+    /// client refuses all of them.
     #[must_use]
     pub fn choose(&self, available: &[Coding]) -> Option<Coding> {
         let mut best = None;
@@ -91,9 +91,9 @@ impl Accepted {
     }
 }
 
-/// The elements of a list with weights (RFC 9110 section 12.4.2), as in `Accept` and `Accept-Encoding`: what
-/// stands before the first `;`, and the weight `q` in thousandths, 1000 where there is none.
-/// Elements whose weight cannot be read are left out.
+/// The elements of a list with weights (RFC 9110 section 12.4.2), as in `Accept` and `Accept-Encoding`: the
+/// text before the first `;`, and the weight `q` in thousandths, by default 1000. Elements with an invalid
+/// weight are left out.
 pub fn weighted(value: &[u8]) -> impl Iterator<Item = (&[u8], u16)> {
     scan::list(value).filter_map(|element| {
         let mut parts = element.split(|&byte| byte == b';').map(scan::trim);
@@ -106,7 +106,7 @@ pub fn weighted(value: &[u8]) -> impl Iterator<Item = (&[u8], u16)> {
     })
 }
 
-/// `0`, `0.5`, `0.125`, `1`, `1.000` in thousandths.
+/// Parses `0`, `0.5`, `0.125`, `1`, `1.000` into thousandths.
 fn qvalue(bytes: &[u8]) -> Option<u16> {
     let (whole, decimals) = match bytes {
         [whole @ (b'0' | b'1')] => (whole, &[][..]),
@@ -189,7 +189,8 @@ mod tests {
         assert_eq!(media, [(&b"text/html"[..], 700), (b"application/json", 1000), (b"*/*", 100)]);
     }
 
-    /// Law: whatever the bytes, a chosen coding is available and its weight is the greatest of all, and not zero.
+    /// Law: for arbitrary bytes, a chosen coding is available, and its weight is non-zero and the greatest of
+    /// all.
     #[test]
     fn hostile_values_never_break_the_choice() {
         const PIECES: [&str; 16] = [

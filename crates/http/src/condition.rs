@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::method::Method;
 use crate::scan;
 
-/// The conditional fields of one request, as sent. Several fields of a name are one, joined by commas.
+/// The conditional fields of one request, as sent. Several fields with the same name are joined by commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions<'a> {
     /// `If-Match`: a list of entity tags, or `*`.
@@ -25,7 +25,7 @@ pub struct Conditions<'a> {
 pub struct Validators<'a> {
     /// The value of its `ETag` field, quotes and `W/` included.
     pub etag: Option<&'a [u8]>,
-    /// Its `Last-Modified` in seconds since 1970.
+    /// The value of `Last-Modified`, in seconds since 1970.
     pub modified_s: Option<u64>,
 }
 
@@ -50,8 +50,9 @@ impl Conditions<'_> {
             && self.if_modified_since.is_none()
     }
 
-    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. An invalid date is
-    /// ignored, and so is a date if the representation has none; an invalid list of tags matches nothing.
+    /// Evaluates the conditions on an existing representation, in the order of section 13.2.2. An invalid
+    /// date is ignored, and so is a date if the representation has none; an invalid list of tags matches
+    /// nothing.
     #[must_use]
     pub fn evaluate(&self, method: Method, of: &Validators<'_>) -> Verdict {
         if let Some(tags) = self.if_match {
@@ -77,8 +78,8 @@ impl Conditions<'_> {
         }
     }
 
-    /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag matches
-    /// strongly, or its date is exactly the representation's.
+    /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag
+    /// matches strongly, or its date is exactly the representation's.
     #[must_use]
     pub fn range_applies(&self, of: &Validators<'_>) -> bool {
         match self.if_range {
@@ -95,7 +96,7 @@ pub fn strong_match(one: &[u8], other: &[u8]) -> bool {
     one == other && is_opaque_tag(one)
 }
 
-/// Whether two entity tags are the same, strong or weak.
+/// Whether two entity tags are equal, ignoring the `W/` prefix.
 #[must_use]
 pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (opaque(one), opaque(other));
@@ -103,11 +104,11 @@ pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
 }
 
 fn matches(tags: &[u8], own: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> bool {
-    // `*` asks whether there is any representation, and there is.
+    // `*` matches any existing representation, and this one exists.
     tags == b"*" || own.is_some_and(|own| tag_list(tags).any(|tag| same(tag, own)))
 }
 
-/// The elements of a list of tags. Unlike in quoted strings, a backslash in a tag stands for itself, so this is
+/// The elements of a list of tags. Unlike in quoted strings, a backslash in a tag is literal, so this is
 /// not [`scan::list`].
 fn tag_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = value;
@@ -141,7 +142,7 @@ pub fn parse_date_s(text: &[u8]) -> Option<u64> {
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// The HTTP date of so many seconds since 1970; the year 9999 at most.
+/// Formats seconds since 1970 as an HTTP date; later times are clamped to the end of the year 9999.
 #[must_use]
 pub fn date_text(unix_s: u64) -> String {
     const LAST_S: u64 = 253_402_300_799;

@@ -1,12 +1,14 @@
-//! The fields of Compression Dictionary Transport (RFC 9842): which dictionary a client has, and which response is one.
+//! The fields of Compression Dictionary Transport (RFC 9842): dictionaries that clients announce and that
+//! responses offer.
 
 use crate::fields::Fields;
 use crate::scan;
 
-/// Bytes of the longest pattern and of the longest identifier (RFC 9842 section 2.1.3 for the latter).
+/// Maximum length of a pattern and of an identifier, in bytes (RFC 9842 section 2.1.3 for the latter).
 pub const TEXT_BYTES_MAX: usize = 1024;
 
-/// The SHA-256 that `Available-Dictionary` names, a byte sequence (RFC 9651 section 3.3.5); parameters are ignored.
+/// The SHA-256 hash in `Available-Dictionary`, a byte sequence (RFC 9651 section 3.3.5); parameters are
+/// ignored.
 #[must_use]
 pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
     let value = scan::trim(value).strip_prefix(b":")?;
@@ -15,7 +17,7 @@ pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
     if !rest.is_empty() && !rest.starts_with(b";") {
         return None;
     }
-    // 32 bytes are 43 digits; the padding may be missing.
+    // 32 bytes are 43 base64 digits; the padding may be missing.
     let digits = text.strip_suffix(b"=").unwrap_or(text);
     if digits.len() != 43 {
         return None;
@@ -42,8 +44,9 @@ pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// The value of `Use-As-Dictionary` (RFC 9842 section 2.1). `pattern` is a URL pattern below the origin of the response, and
-/// `destinations` are of the fetch standard; none for all. `None` where a text has bytes that no string may have.
+/// The value of `Use-As-Dictionary` (RFC 9842 section 2.1). `pattern` is a URL pattern relative to the
+/// response's origin; `destinations` are request destinations of the Fetch standard, empty for all. `None` if
+/// a text has bytes that are not allowed in a string.
 #[must_use]
 pub fn use_as_dictionary(pattern: &[u8], destinations: &[String], id: Option<&str>) -> Option<Vec<u8>> {
     let mut value = b"match=".to_vec();
@@ -66,7 +69,7 @@ pub fn use_as_dictionary(pattern: &[u8], destinations: &[String], id: Option<&st
     Some(value)
 }
 
-/// A string (RFC 9651 section 3.3.3).
+/// Appends a quoted string (RFC 9651 section 3.3.3).
 fn push_string(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     if text.len() > TEXT_BYTES_MAX || !text.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
         return None;
@@ -82,7 +85,7 @@ fn push_string(out: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The URL pattern that matches an encoded path alone.
+/// Returns the URL pattern that matches only this percent-encoded path.
 #[must_use]
 pub fn pattern_of(path: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(path.len());
@@ -95,7 +98,7 @@ pub fn pattern_of(path: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// What of a request's context decides whether its response may be compressed with a dictionary.
+/// The request's context that decides whether its response may be compressed with a dictionary.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FetchContext<'r> {
     /// `Sec-Fetch-Site`.
@@ -107,8 +110,8 @@ pub struct FetchContext<'r> {
 }
 
 impl FetchContext<'_> {
-    /// Whether whoever made the client send the request may read the response with these fields (RFC 9842 section 9.3.3): the
-    /// length of others must not depend on a dictionary.
+    /// Whether the origin that initiated the request may read a response with these fields (RFC 9842 section
+    /// 9.3.3): the length of unreadable responses must not depend on a dictionary.
     #[must_use]
     pub fn may_read(&self, fields: &Fields) -> bool {
         let (Some(site), Some(mode)) = (self.site, self.mode) else { return true };

@@ -11,18 +11,18 @@ use crate::status::Status;
 /// The framing of a response: decided once, before its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// How the body's end is marked on the wire; `None` also where the request forbids the body.
+    /// The marker of the body's end on the wire; `None` also if the request forbids a body.
     pub framing: Framing,
     /// The `Content-Length` to announce.
     pub length: Option<u64>,
-    /// Whether the connection stays open after it.
+    /// Whether the connection stays open after the response.
     pub keep_alive: bool,
 }
 
 impl Outgoing {
-    /// Decides for a response of `status` and `length` to a request of that method and version (RFC 9112 section 6):
-    /// HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or for a 1.0 client ends when the
-    /// connection closes.
+    /// Returns the framing of a response of `status` and `length` to a request of that method and version
+    /// (RFC 9112 section 6): HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or
+    /// for a 1.0 client delimited by the closing of the connection.
     #[must_use]
     pub fn decide(
         method: Method,
@@ -53,8 +53,9 @@ impl Outgoing {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes the beginning of the head: the status line, `common` and the fields that frame the message. More field
-    /// lines may follow, then the blank line. A reason phrase takes the place of the usual one; it comes from a parsed head.
+    /// Writes the beginning of the head: the status line, `common` and the fields that frame the message.
+    /// More field lines may follow, then the blank line. `reason`, from a parsed head, replaces the standard
+    /// reason phrase.
     pub fn open(
         &self,
         out: &mut Vec<u8>,
@@ -88,19 +89,19 @@ impl Outgoing {
     }
 }
 
-/// Writes field lines straight into a head, without building [`Fields`] first. Names and values must come from a parsed
-/// head or from the server itself: they are checked in debug builds only.
+/// Writes field lines directly into a head, without building [`Fields`] first. Names and values must come
+/// from a parsed head or from the server itself: they are checked in debug builds only.
 pub struct Lines<'o> {
     out: &'o mut Vec<u8>,
 }
 
 impl<'o> Lines<'o> {
-    /// Lines at the end of `out`.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'o mut Vec<u8>) -> Lines<'o> {
         Lines { out }
     }
 
-    /// One field line.
+    /// Writes one field line.
     #[inline]
     pub fn line(&mut self, name: &[u8], value: &[u8]) {
         self.begin(name);
@@ -108,8 +109,9 @@ impl<'o> Lines<'o> {
         self.end();
     }
 
-    /// The lines of fields of a parsed head. Those that stand one behind the other in `buffer`, written as here, are copied
-    /// together.
+    /// Writes the field lines of a parsed head. Adjacent lines of `buffer` that already have the form `Name:
+    /// value\r
+    /// ` are copied together.
     pub fn fields<'f>(&mut self, buffer: &[u8], fields: impl Iterator<Item = &'f Field>) {
         let (mut from, mut to) = (0, 0);
         for &Field { name, value, .. } in fields {
@@ -128,7 +130,7 @@ impl<'o> Lines<'o> {
         self.out.extend_from_slice(&buffer[from..to]);
     }
 
-    /// Lines that were written before.
+    /// Appends field lines that are already encoded.
     pub fn whole(&mut self, lines: &[u8]) {
         debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
         self.out.extend_from_slice(lines);
@@ -142,19 +144,19 @@ impl<'o> Lines<'o> {
         self.out.extend_from_slice(b": ");
     }
 
-    /// A part of a value.
+    /// Appends a part of a value.
     #[inline]
     pub fn part(&mut self, bytes: &[u8]) {
         debug_assert!(scan::value(bytes) == bytes.len());
         self.out.extend_from_slice(bytes);
     }
 
-    /// A decimal number as a part of a value.
+    /// Appends a decimal number as a part of a value.
     pub fn number(&mut self, number: u64) {
         decimal(self.out, number);
     }
 
-    /// A part of a value that `fill` appends.
+    /// Appends a part of a value by calling `fill`.
     pub fn filled(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         let start = self.out.len();
         fill(self.out);
@@ -181,14 +183,14 @@ pub fn chunk_start(out: &mut Vec<u8>, len: usize) {
 /// The bytes after a chunk's content.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
-/// The last chunk, the trailer fields and the end.
+/// Writes the last chunk, the trailer fields and the final CRLF.
 pub fn last_chunk(out: &mut Vec<u8>, trailers: &Fields) {
     out.extend_from_slice(b"0\r\n");
     out.extend_from_slice(trailers.wire());
     out.extend_from_slice(b"\r\n");
 }
 
-/// `number` in decimal.
+/// Appends `number` in decimal.
 pub fn decimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
@@ -240,7 +242,7 @@ mod tests {
             passed().for_each(|f| Lines::new(&mut single).line(f.name.of(text), f.value.of(text)));
             assert_eq!(String::from_utf8(together), String::from_utf8(single), "without {left_out}");
         }
-        // A block that ends with a value, or where values follow their names at once.
+        // The buffer ends with a value, or a value follows its name without a space.
         let (bytes, mut out) = (b"N: vMw", Vec::new());
         let (n, m) = (crate::Span::new(0, 1), crate::Span::new(4, 5));
         let field = |name, value| Field { id: crate::Name::Other, name, value };

@@ -1,4 +1,4 @@
-//! The fields of a parsed head, and which known names are among them.
+//! The fields of a parsed head, and the set of known names among them.
 
 use std::ops::{Bound, Deref, RangeBounds};
 
@@ -8,7 +8,7 @@ use crate::span::Span;
 /// One field line of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Which known field it is.
+    /// The known name of the field.
     pub id: Name,
     /// The name as sent.
     pub name: Span,
@@ -16,8 +16,8 @@ pub struct Field {
     pub value: Span,
 }
 
-/// The fields of a head, in order. It knows which names are among them, so that nobody looks through the fields for one that
-/// is not there. Reused from head to head.
+/// The fields of a head, in order, with the set of known names among them, so that a lookup of an absent
+/// field needs no search. Reused from head to head.
 #[derive(Clone, Debug, Default)]
 pub struct FieldList {
     fields: Vec<Field>,
@@ -34,14 +34,14 @@ impl Deref for FieldList {
 }
 
 impl FieldList {
-    /// Adds a field behind the others.
+    /// Appends a field.
     #[inline]
     pub fn push(&mut self, field: Field) {
         self.names = self.names.with(field.id);
         self.fields.push(field);
     }
 
-    /// The names that are among the fields.
+    /// The set of names of the fields.
     #[must_use]
     #[inline]
     pub fn names(&self) -> NameSet {
@@ -75,16 +75,16 @@ impl FieldList {
         self.names = NameSet::default();
     }
 
-    /// Puts another field in the place of the one at `at`.
+    /// Replaces the field at index `at`.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If `at` is out of bounds.
     pub fn replace(&mut self, at: usize, field: Field) {
         self.fields[at] = field;
         self.count_names();
     }
 
-    /// Removes the fields that `keeps` does not want.
+    /// Keeps only the fields for which `keeps` returns true.
     pub fn retain(&mut self, keeps: impl FnMut(&Field) -> bool) {
         self.fields.retain(keeps);
         self.count_names();
@@ -93,14 +93,14 @@ impl FieldList {
     /// Removes the fields in a range.
     ///
     /// # Panics
-    /// Where the range is not within the list.
+    /// If the range is out of bounds.
     pub fn remove(&mut self, range: impl RangeBounds<usize>) {
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         drop(self.fields.drain::<(Bound<usize>, Bound<usize>)>(bounds));
         self.count_names();
     }
 
-    /// The memory that it holds, in bytes.
+    /// Memory held by the list, in bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.fields.capacity() * size_of::<Field>()

@@ -3,9 +3,9 @@
 use crate::name::Name;
 use crate::scan;
 
-/// Field lines as HTTP/1 writes them (`Name: value\r\n`, repeated). HTTP/1 copies the block whole; other versions
-/// iterate with [`Fields::iter`]. Every name is a token and no value has control bytes, by construction, so a block can
-/// never split a response.
+/// Field lines as HTTP/1 writes them (`Name: value\r\n`, repeated). HTTP/1 copies the block whole; other
+/// versions iterate with [`Fields::iter`]. Every name is a token and no value has control bytes, by
+/// construction, so a block can never split a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     bytes: Vec<u8>,

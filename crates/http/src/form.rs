@@ -1,11 +1,11 @@
-//! Parameters of a query, as origins decode them: `application/x-www-form-urlencoded` (WHATWG URL, section 5).
+//! Query parameters as origins decode them: `application/x-www-form-urlencoded` (WHATWG URL, section 5).
 
 use std::borrow::Cow;
 
 use crate::scan;
 
-/// The values of all parameters of a name, decoded, in their order; `None` for one without a `=`. Parameters are separated by `&` alone,
-/// and names are compared as they are decoded: `%6b` is `k`.
+/// The decoded values of all parameters with that name, in order; `None` for a parameter without `=`.
+/// Parameters are separated by `&` only, and names are compared after decoding: `%6b` is `k`.
 pub fn values<'q>(query: &'q [u8], name: &[u8]) -> impl Iterator<Item = Option<Cow<'q, [u8]>>> {
     query.split(|&byte| byte == b'&').filter_map(move |pair| {
         let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
@@ -13,7 +13,7 @@ pub fn values<'q>(query: &'q [u8], name: &[u8]) -> impl Iterator<Item = Option<C
     })
 }
 
-/// Text in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
+/// Decodes form-encoded text: `+` is a space, `%41` an `A`; a `%` without two digits is kept.
 #[must_use]
 pub fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {

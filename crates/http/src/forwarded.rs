@@ -1,6 +1,6 @@
-//! The client's address as trusted proxies report it: `X-Forwarded-For` and `X-Forwarded-Proto`, or `Forwarded` (RFC
-//! 7239). Each proxy appends the address of its own client, so the elements are read from the last one backwards, as
-//! long as the proxy that wrote the element is trusted.
+//! The client's address as trusted proxies report it: `X-Forwarded-For` and `X-Forwarded-Proto`, or
+//! `Forwarded` (RFC 7239). Each proxy appends the address of its own client, so the elements are read from
+//! the last one backwards, as long as the proxy that wrote the element is trusted.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,8 +9,8 @@ use crate::name::Name;
 use crate::reject::Reject;
 use crate::scan;
 
-/// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not write
-/// itself may have been sent by the client.
+/// The fields in which a proxy names its client. Only one of them is read: a field that the proxy does not
+/// write itself may have been sent by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `X-Forwarded-For` and its companions.
@@ -19,9 +19,10 @@ pub enum Dialect {
     Standard,
 }
 
-/// In which of them a field names the client, its address, its scheme or the host that it asked for; `None` for a field that does not.
-/// `X-Real-IP` and every `X-Forwarded-…` count as companions of `X-Forwarded-For`. Only proxies that are trusted to write fields of a
-/// dialect may pass them on to upstream servers and applications.
+/// The dialect whose field of that name reports the client, its address, scheme or requested host; `None` for
+/// other fields. `X-Real-IP` and every `X-Forwarded-…` belong to the dialect of `X-Forwarded-For`. Only
+/// fields from proxies that are trusted to write a dialect may be passed on to upstream servers and
+/// applications.
 #[must_use]
 #[inline]
 pub fn dialect_of(id: Name, name: &[u8]) -> Option<Dialect> {
@@ -35,26 +36,28 @@ pub fn dialect_of(id: Name, name: &[u8]) -> Option<Dialect> {
     }
 }
 
-/// Whether a field without a [`Name`] of its own is one of those that come with `X-Forwarded-For`.
+/// Whether a field without a [`Name`] belongs to the `X-Forwarded-For` dialect.
 fn is_companion(name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"x-forwarded-";
     name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
         || name.eq_ignore_ascii_case(b"x-real-ip")
 }
 
-/// The client as the proxies report it.
+/// The client as reported by the proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Its address, with port 0 where the port is unknown. `None` where the fields give no trustworthy address.
+    /// The client's address, with port 0 if the port is unknown. `None` if the fields give no trustworthy
+    /// address.
     pub address: Option<SocketAddr>,
-    /// Whether it speaks TLS with the first proxy.
+    /// Whether the client uses TLS with the first proxy.
     pub secure: Option<bool>,
 }
 
 const INVALID: Reject = Reject::bad("invalid Forwarded");
 
-/// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the first hop.
-/// A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy that wrote it.
+/// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the
+/// first hop. A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy
+/// that wrote it.
 ///
 /// # Errors
 /// 400 for an invalid `Forwarded`: a client may have sent it to hide the elements after it.
@@ -70,7 +73,7 @@ pub fn claim(
     }
 }
 
-/// The elements of all fields of that name, the last one first.
+/// The elements of all fields of that name, last one first.
 fn backwards<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
     let fields = head.fields.named(name).rev();
     let elements = fields.flat_map(move |field| field.value.of(bytes).rsplit(|&byte| byte == b','));
@@ -88,7 +91,7 @@ fn claim_of_lists(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) ->
         }
         trusted_hops += 1;
     }
-    // Each proxy may have added its own value, or only the first one has set it.
+    // Each proxy may have appended its own value, or only the first one has set it.
     let scheme = backwards(head, bytes, Name::XForwardedProto).take(trusted_hops + 1).last();
     claim.secure = scheme.map(is_secure);
     claim
@@ -113,7 +116,7 @@ fn claim_of_elements(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool)
     Ok(claim)
 }
 
-/// One element: `for=192.0.2.1;proto=https;by="[2001:db8::1]"`.
+/// Parses one element: `for=192.0.2.1;proto=https;by="[2001:db8::1]"`.
 fn hop(element: &[u8]) -> Result<Claim, Reject> {
     let mut hop = Claim::default();
     let mut rest = element;
@@ -135,8 +138,8 @@ fn hop(element: &[u8]) -> Result<Claim, Reject> {
     Ok(hop)
 }
 
-/// A token or a quoted string at the beginning, and the rest. Backslash escapes are not removed, because no address or
-/// scheme needs one.
+/// Splits off a token or a quoted string at the beginning; returns it and the rest. Backslash escapes are not
+/// removed, because no address or scheme needs one.
 fn value_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
     let Some(quoted) = bytes.strip_prefix(b"\"") else {
         return match scan::token(bytes) {
@@ -156,7 +159,7 @@ fn value_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
     Err(INVALID)
 }
 
-/// An address as proxies write it: with or without a port, an IPv6 address with or without brackets.
+/// Parses an address as proxies write it: with or without a port, an IPv6 address with or without brackets.
 fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = || text.parse::<IpAddr>().ok();

@@ -1,4 +1,4 @@
-//! How a message's body ends (RFC 9112 section 6): decided once, in a type.
+//! The framing of message bodies (RFC 9112 section 6).
 
 use crate::field_list::{Field, FieldList};
 use crate::name::Name;
@@ -7,7 +7,7 @@ use crate::scan;
 use crate::span::Span;
 use crate::status::Status;
 
-/// How the end of a body is marked.
+/// The marker of the end of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
@@ -39,9 +39,9 @@ pub enum BodySize {
     /// There is no body.
     #[default]
     None,
-    /// So many bytes, more than zero.
+    /// This many bytes, more than zero.
     Known(u64),
-    /// A body whose length is known at its end only.
+    /// A body whose length is unknown until its end.
     Unknown,
 }
 
@@ -54,7 +54,7 @@ pub enum Length {
     Unknown,
 }
 
-/// The `Content-Length` fields of a head, taken together.
+/// The combined `Content-Length` fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ContentLength {
     length: Option<u64>,
@@ -62,7 +62,7 @@ pub struct ContentLength {
 }
 
 impl ContentLength {
-    /// Takes one field's value into account: a number, or a list of equal ones (RFC 9110 section 8.6).
+    /// Processes one field value: a number, or a list of equal numbers (RFC 9110 section 8.6).
     ///
     /// # Errors
     /// 400 for anything else, and for a number that differs from an earlier one.
@@ -78,7 +78,7 @@ impl ContentLength {
         Ok(())
     }
 
-    /// The length, if there is one. `is_lenient` accepts one that is repeated.
+    /// The length, if there is one. `is_lenient` accepts a repeated `Content-Length`.
     ///
     /// # Errors
     /// [`Reject::REPEATED_LENGTH`].
@@ -89,7 +89,7 @@ impl ContentLength {
         }
     }
 
-    /// Reduces the `Content-Length` fields of the same head to one with one number.
+    /// Replaces the `Content-Length` fields of the same head by a single field with a single number.
     pub fn repair(self, fields: &mut FieldList, buffer: &[u8]) {
         if !self.is_repeated {
             return;
@@ -113,7 +113,7 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Takes a `Content-Length` or `Transfer-Encoding` field into account.
+    /// Processes a `Content-Length` or `Transfer-Encoding` field.
     pub(crate) fn take(&mut self, field: &Field, buffer: &[u8]) -> Result<(), Reject> {
         let value = field.value.of(buffer);
         match field.id {
@@ -129,15 +129,15 @@ impl Evidence {
         Ok(())
     }
 
-    /// The framing of a message that may have a body; `fallback` if there is no framing field. `is_lenient` accepts a
-    /// repeated `Content-Length`.
+    /// The framing of a message that may have a body; `fallback` if there is no framing field. `is_lenient`
+    /// accepts a repeated `Content-Length`.
     pub(crate) fn framing(
         self,
         is_1_0: bool,
         fallback: Framing,
         is_lenient: bool,
     ) -> Result<Framing, Reject> {
-        // Reported before a repeated length: no setting accepts both.
+        // Checked before a repeated length, because no setting accepts both.
         if self.chunked && self.length.length.is_some() {
             return Err(Reject::bad("both Content-Length and Transfer-Encoding"));
         }
@@ -151,7 +151,8 @@ impl Evidence {
     }
 }
 
-/// True for `chunked` alone. Another coding before it is not supported (501); everything else is refused as an attack.
+/// Whether the value is `chunked` alone. Another coding before it is not supported (501); everything else is
+/// refused as an attack.
 fn is_chunked(value: &[u8]) -> Result<bool, Reject> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(true);

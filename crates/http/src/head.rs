@@ -8,7 +8,7 @@ use crate::scan;
 use crate::span::Span;
 use crate::target::Target;
 
-/// The versions of HTTP, for logs and `Via`. Only the code of the protocols makes decisions by it.
+/// The versions of HTTP, for logs and `Via`. Only the protocol implementations make decisions by version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Version {
@@ -19,7 +19,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As HTTP/1 writes it, and as logs and `SERVER_PROTOCOL` name it.
+    /// The version as written in HTTP/1, logs and `SERVER_PROTOCOL`.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Version {
         }
     }
 
-    /// As `Via` names it, without the protocol's name (RFC 9110 section 7.6.3).
+    /// The version as written in `Via`, without the protocol name (RFC 9110 section 7.6.3).
     #[must_use]
     pub const fn number(self) -> &'static str {
         match self {
@@ -40,32 +40,34 @@ impl Version {
     }
 }
 
-/// A request's head, as spans into a buffer that its protocol's parser filled: HTTP/1's connection buffer, or the bytes that
-/// HPACK decoded.
+/// The head of a request, as spans into a buffer that the protocol's parser filled: HTTP/1's connection
+/// buffer, or the bytes that HPACK decoded.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     /// The method.
     pub method: Method,
-    /// Its name as sent.
+    /// The method's name as sent.
     pub method_name: Span,
     /// The target.
     pub target: Target,
-    /// The whole target as the client sent it, where this server has put another one in its place; else empty.
+    /// The whole target as the client sent it, if this server has replaced the target; else empty.
     pub sent_target: Span,
     /// The version of HTTP, for logs and `Via`.
     pub version: Version,
-    /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else empty.
+    /// `host[:port]` of the request: `:authority` or the absolute-form target's, else the Host field's, else
+    /// empty.
     pub authority: Span,
     /// All fields, in order. If the request names an authority, `Host` is among them in every version.
     pub fields: FieldList,
-    /// How much body follows.
+    /// The size of the body.
     pub body: BodySize,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// The protocol that the client wants on this stream instead of HTTP: `:protocol` of an extended CONNECT (RFC 8441); else empty.
-    /// Apart from this, such a request looks like the GET request with `Upgrade` that asks for the same in HTTP/1.1.
+    /// The protocol that the client requests on this stream: `:protocol` of an extended CONNECT (RFC 8441);
+    /// else empty. Otherwise the head looks like the equivalent HTTP/1.1 GET request with `Upgrade`.
     pub protocol: Span,
-    /// Where in the bytes the fields begin that this server has set itself, in place of what a client may say; 0 where there are none.
+    /// Offset in the buffer from which on this server has written its own fields, which replace fields of the
+    /// client; 0 if there are none.
     pub own_at: usize,
 }
 
@@ -76,7 +78,7 @@ impl Head {
         if self.sent_target.is_empty() { self.target.whole.of(buffer) } else { self.sent_target.of(buffer) }
     }
 
-    /// The same, split into its parts.
+    /// The target as the client sent it, split into its parts.
     #[must_use]
     pub fn sent_parts(&self, buffer: &[u8]) -> Target {
         if self.sent_target.is_empty() {
@@ -85,7 +87,7 @@ impl Head {
         Target::parse(self.method, buffer, self.sent_target).unwrap_or(self.target)
     }
 
-    /// Whether this server has set the field itself.
+    /// Whether this server has written the field.
     #[must_use]
     pub fn is_own(&self, field: &Field) -> bool {
         self.own_at != 0 && field.name.start() >= self.own_at
@@ -97,8 +99,9 @@ impl Head {
         self.fields.value(buffer, id)
     }
 
-    /// The protocols that the client asks to switch to, as a list: the `Upgrade` field of an HTTP/1.1 request without a body whose
-    /// `Connection` names it (RFC 9110 section 7.8), or the one protocol of an extended CONNECT.
+    /// The list of protocols to which the client asks to switch: the `Upgrade` field of an HTTP/1.1 request
+    /// without a body whose `Connection` names it (RFC 9110 section 7.8), or the one protocol of an extended
+    /// CONNECT.
     #[must_use]
     pub fn upgrade<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
         if !self.protocol.is_empty() {

@@ -1,9 +1,9 @@
 //! The HTTP vocabulary and the HTTP/1 machine.
 //!
-//! This crate owns what HTTP means on the wire: names of methods, statuses and fields, request targets, dates,
-//! ranges and conditions, and the HTTP/1.0 and 1.1 machine for both ends (bytes in, events out).
-//! It never does I/O, reads a clock or allocates per header: heads are [`Span`]s into the caller's buffer,
-//! so the same code serves plain sockets, TLS, tests and fuzzers.
+//! This crate owns what HTTP means on the wire: names of methods, statuses and fields, request targets,
+//! dates, ranges and conditions, and the HTTP/1.0 and 1.1 machine for both ends (bytes in, events out). It
+//! never does I/O, reads a clock or allocates per header: heads are [`Span`]s into the caller's buffer, so
+//! the same code serves plain sockets, TLS, tests and fuzzers.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

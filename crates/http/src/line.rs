@@ -16,10 +16,11 @@ pub struct Limits {
     pub start_line_bytes_max: usize,
     /// Number of fields, and of trailer fields; more is 431. Default 100.
     pub fields_max: usize,
-    /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default false.
+    /// Whether a lone LF ends a line (RFC 9112 section 2.2 allows it; request smuggling uses it). Default
+    /// false.
     pub bare_lf: bool,
-    /// Whether the heads of responses may have white space before a colon (RFC 9112 section 5.1), and the same
-    /// `Content-Length` more than once. Requests never may. Default false.
+    /// Whether the heads of responses may have white space before a colon (RFC 9112 section 5.1), and the
+    /// same `Content-Length` more than once. Requests never may. Default false.
     pub lenient_heads: bool,
 }
 
@@ -35,20 +36,20 @@ impl Default for Limits {
     }
 }
 
-/// How far a head has been parsed. The parser resumes inside a line, so a line that is received byte by byte costs no
-/// more than one that is received at once.
+/// The parse position in a head. Parsing resumes inside a line, so a line received byte by byte costs no more
+/// than one received at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     /// Offset of the current line; 0 is the start line.
     pub(crate) at: usize,
-    /// Length of its first part, as far as it is known: a field's name, a request's method.
+    /// Length of the line's first part as parsed so far: a field's name, a request's method.
     pub(crate) first: usize,
-    /// The same for its second part: a field's value, a request's target.
+    /// Length of the line's second part as parsed so far: a field's value, a request's target.
     pub(crate) second: usize,
 }
 
 impl Cursor {
-    /// At the beginning of a line.
+    /// The beginning of the line at that offset.
     pub(crate) const fn at(at: usize) -> Cursor {
         Cursor { at, first: 0, second: 0 }
     }
@@ -64,7 +65,7 @@ pub(crate) enum FieldLine {
     Blank,
 }
 
-/// The line end at `at`: the offset after it, or `None` if more bytes are needed.
+/// Returns the offset after the line end at `at`, or `None` if more bytes are needed.
 ///
 /// # Errors
 /// 400 for a CR without LF, and for a lone LF unless `bare_lf`.
@@ -82,8 +83,8 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
 /// Parses the line at the cursor, and moves the cursor past it if it is complete.
 ///
 /// # Errors
-/// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have messages of their
-/// own. `spaced_colon` accepts the latter.
+/// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have separate
+/// messages. `spaced_colon` accepts the latter.
 pub(crate) fn field(
     buffer: &[u8],
     cursor: &mut Cursor,
@@ -98,7 +99,7 @@ pub(crate) fn field(
         return Ok(FieldLine::Blank);
     }
     let mut colon = start + cursor.first;
-    // A line that is continued within the space before its colon has no more bytes of a name.
+    // If parsing resumes within the space before the colon, no bytes of the name follow.
     if !buffer[start..colon].ends_with(b" ") && !buffer[start..colon].ends_with(b"\t") {
         colon += scan::token(&buffer[colon..]);
     }
@@ -140,8 +141,8 @@ fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     Field { id: Name::of(name), name: Span::new(start, start + name.len()), value }
 }
 
-/// The fast path: the line at `start` and its end, if the line is complete, valid and without tabs. In all other cases
-/// [`field`] parses it again and reports what is wrong.
+/// The fast path: returns the line at `start` and its end if the line is complete, valid and without tabs. In
+/// all other cases [`field`] parses it again and reports the error.
 #[inline(always)]
 fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
@@ -151,7 +152,7 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     });
     let (name, rest) = line.split_at_checked(name_len)?;
     let [b':', rest @ ..] = rest else { return None };
-    // A name that is known is a token.
+    // Known names are tokens.
     if id == Name::Other && !scan::is_token(name) {
         return None;
     }
@@ -160,7 +161,7 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let end = from + value.len() + 2;
     let name = Span::new(start, start + name_len);
     let value = match value {
-        // What nearly every line has: one space, and none at the end.
+        // Nearly every line has one space before the value and none after it.
         [b' ', first, .., last] if *first != b' ' && *last != b' ' => Span::new(from + 1, end - 2),
         _ => {
             let trimmed = scan::trim_start(value);
@@ -171,8 +172,8 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     Some((Field { id, name, value }, end))
 }
 
-/// The name before the first colon, as its words are loaded, and its length: `None` for a long one, and near the end of the
-/// bytes.
+/// Returns the name before the first colon and its length, reading whole words: `None` for a long name and
+/// near the end of the bytes.
 #[inline(always)]
 fn known_name(line: &[u8]) -> Option<(Name, usize)> {
     let (first, rest) = line.split_first_chunk::<8>()?;
@@ -190,11 +191,12 @@ fn known_name(line: &[u8]) -> Option<(Name, usize)> {
     Some((Name::of_words([first, second, scan::first_bytes(third, len)], 16 + len), 16 + len))
 }
 
-/// Parses the field section of a head, line by line, over as many calls as needed. True at the blank line.
+/// Parses the field section of a head, line by line, over as many calls as needed. Returns true at the blank
+/// line.
 ///
 /// # Errors
-/// The errors of [`field`], which gets `spaced_colon`; 431 for too many fields or a section that does not end inside the
-/// head's limit.
+/// The errors of [`field`], to which `spaced_colon` is passed; 431 for too many fields or a section that
+/// exceeds the head's limit.
 pub(crate) fn section(
     buffer: &[u8],
     cursor: &mut Cursor,
@@ -228,7 +230,8 @@ pub(crate) fn section(
     }
 }
 
-/// What `Connection` says about the connection's life (RFC 9112 section 9.3): whether it names `close`, and `keep-alive`.
+/// Parses `Connection` for persistence (RFC 9112 section 9.3): whether it contains `close`, and whether
+/// `keep-alive`.
 pub(crate) fn connection(value: &[u8]) -> (bool, bool) {
     match value {
         b"keep-alive" => (false, true),

@@ -1,12 +1,12 @@
 //! Variables of logs.
 
-/// What is known of a request once it is over, for logs alone. Durations are in milliseconds with three decimals unless they
-/// say otherwise.
+/// A property of a completed request, available in logs only. Durations are in milliseconds with three
+/// decimals unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogVariable {
-    /// `$time`: when it was over, as RFC 3339 writes it.
+    /// `$time`: end of the request, in RFC 3339 format.
     Time,
-    /// `$time_local`: the same as the combined format writes it.
+    /// `$time_local`: end of the request, in the format of the combined log.
     TimeLocal,
     /// `$proxy_addr`: the trusted proxy that sent the request.
     ProxyAddr,
@@ -14,50 +14,50 @@ pub enum LogVariable {
     Target,
     /// `$version`: `HTTP/1.1` and others.
     Version,
-    /// `$referer`: the field of that name.
+    /// `$referer`: the `Referer` field.
     Referer,
-    /// `$user_agent`: the field of that name.
+    /// `$user_agent`: the `User-Agent` field.
     UserAgent,
-    /// `$status`: of the response; 499 where the client left before it.
+    /// `$status`: status of the response; 499 if the client closed the connection before it.
     Status,
     /// `$body_bytes`: content bytes of the response.
     BodyBytes,
     /// `$request_bytes`: content bytes of the request that were read.
     RequestBytes,
-    /// `$duration_ms`: from the whole head of the request to the end of its response.
+    /// `$duration_ms`: from the complete request head to the end of the response.
     DurationMs,
-    /// `$request_time`: the same in seconds.
+    /// `$request_time`: the same duration in seconds.
     RequestTime,
-    /// `$first_byte_ms`: to the head of the response.
+    /// `$first_byte_ms`: from the complete request head to the head of the response.
     FirstByteMs,
-    /// `$queue_ms`: in the queue for an upstream server, or for a worker of an application.
+    /// `$queue_ms`: time in the queue for an upstream server or an application worker.
     QueueMs,
-    /// `$connect_ms`: to make connections to upstream servers.
+    /// `$connect_ms`: time to connect to upstream servers.
     ConnectMs,
-    /// `$upstream_ms`: to the head of the upstream server's response.
+    /// `$upstream_ms`: time until the head of the upstream server's response.
     UpstreamMs,
-    /// `$attempts`: how often upstream servers were asked.
+    /// `$attempts`: number of attempts to reach an upstream server.
     Attempts,
     /// `$server_cpu_ms`: CPU time of this server's thread in the request's handler.
     ServerCpuMs,
-    /// `$worker`: the number of the worker that has answered.
+    /// `$worker`: number of the worker that handled the request.
     Worker,
-    /// `$worker_cpu_ms`: CPU time of the worker's thread, if it had no other request meanwhile.
+    /// `$worker_cpu_ms`: CPU time of the worker's thread, if it handled no other request at the same time.
     WorkerCpuMs,
-    /// `$worker_memory_kib`: by how much the worker's resident memory has grown, or shrunk (`-`).
+    /// `$worker_memory_kib`: change of the worker's resident memory; negative (`-`) if it shrank.
     WorkerMemoryKib,
-    /// `$branch`: the branch of a `split` that has served it.
+    /// `$branch`: the branch of a `split` that served the request.
     Branch,
-    /// `$cache`: what the cache has done.
+    /// `$cache`: result of the cache lookup.
     Cache,
-    /// `$reason`: why this server has answered with an error by itself.
+    /// `$reason`: why this server generated an error response itself.
     Reason,
     /// `$fault`: why the request or its response ended early.
     Fault,
 }
 
 impl LogVariable {
-    /// Whether its value is a number.
+    /// Whether the variable's value is a number.
     #[must_use]
     pub fn is_number(self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! The two ends of an HTTP/1 connection as machines: bytes in, steps out.
+//! State machines for both ends of an HTTP/1 connection: bytes in, steps out.
 //!
 //! ```text
 //!            feed                feed…              next
@@ -17,18 +17,18 @@ use crate::span::Span;
 /// The result of feeding bytes to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// More bytes are needed. Bytes of an unfinished head are not consumed: feed them again together with those that
-    /// follow.
+    /// More bytes are needed. Bytes of an unfinished head are not consumed: feed them again together with
+    /// those that follow.
     NeedMore,
     /// The head is complete and consumed; its spans point into the bytes just fed.
     Head,
-    /// Content, at this place in the bytes just fed.
+    /// A range of content bytes in the slice just fed.
     Data(Span),
     /// The message is complete.
     End,
 }
 
-/// A step, and how many of the fed bytes it consumed.
+/// A step and the number of bytes it consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fed {
     /// Bytes consumed; feed from the next one.
@@ -46,7 +46,7 @@ enum Phase {
 
 impl Phase {
     fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
-        // A span has 32 bits: bytes beyond that are left for the next step.
+        // A span has 32 bits: any further bytes are left for the next step.
         let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
         let piece = body.feed(bytes, limits)?;
         let step = match (piece.data_start < piece.data_end, body.is_end()) {
@@ -58,7 +58,7 @@ impl Phase {
     }
 }
 
-/// The server's end: reads requests.
+/// The server side: reads requests.
 #[derive(Debug, Default)]
 pub struct ServerMachine {
     /// The request being read or served.
@@ -67,10 +67,10 @@ pub struct ServerMachine {
 }
 
 impl ServerMachine {
-    /// Takes bytes. In the head phase `bytes` begins with the head's first byte.
+    /// Processes bytes. In the head phase `bytes` begins with the head's first byte.
     ///
     /// # Errors
-    /// A [`Reject`]: answer it and close.
+    /// A [`Reject`]: the caller answers with its status and closes the connection.
     pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
         match &mut self.phase {
             Phase::Body(body) => Phase::feed_body(body, bytes, &Limits { lenient_heads: false, ..*limits }),
@@ -82,10 +82,10 @@ impl ServerMachine {
         }
     }
 
-    /// Sets the most content the body may have; to be called before the body is read.
+    /// Sets the maximum length of the body; must be called before the body is read.
     ///
     /// # Errors
-    /// 413 where the announced length is above it.
+    /// 413 if the announced length exceeds it.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         if let Phase::Body(body) = &mut self.phase {
             body.limit(bytes_max)?;
@@ -93,7 +93,7 @@ impl ServerMachine {
         Ok(())
     }
 
-    /// The body; exists once the head is complete.
+    /// The body decoder; `None` until the head is complete.
     #[must_use]
     pub fn body(&self) -> Option<&Body> {
         match &self.phase {
@@ -102,7 +102,7 @@ impl ServerMachine {
         }
     }
 
-    /// Whether the body has been read whole (or there is none).
+    /// Whether the body has been read completely (or there is none).
     #[must_use]
     pub fn body_ended(&self) -> bool {
         self.body().is_some_and(Body::is_end)
@@ -111,7 +111,7 @@ impl ServerMachine {
     /// Starts the next request.
     ///
     /// # Panics
-    /// If the body has not ended: its rest would be parsed as a request.
+    /// If the body has not ended: its remaining bytes would be parsed as a request.
     pub fn next(&mut self) {
         assert!(self.body_ended(), "the next request begins after the body");
         self.restart();
@@ -126,7 +126,7 @@ impl ServerMachine {
     }
 }
 
-/// The client's end: reads responses.
+/// The client side: reads responses.
 #[derive(Debug, Default)]
 pub struct ClientMachine {
     /// The response being read.
@@ -135,11 +135,11 @@ pub struct ClientMachine {
 }
 
 impl ClientMachine {
-    /// Takes bytes of the response to a request of that method. A 1xx head (except 101) is a message of its own: call
-    /// [`ClientMachine::next`] and continue.
+    /// Processes bytes of the response to a request of that method. A 1xx head (except 101) is a separate
+    /// message: call [`ClientMachine::next`] and continue.
     ///
     /// # Errors
-    /// A [`Reject`]: the connection is not to be used again.
+    /// A [`Reject`]: the connection must not be reused.
     pub fn feed(&mut self, bytes: &[u8], method: Method, limits: &Limits) -> Result<Fed, Reject> {
         match &mut self.phase {
             Phase::Body(body) => Phase::feed_body(body, bytes, limits),
@@ -153,7 +153,7 @@ impl ClientMachine {
         }
     }
 
-    /// The sender closed its side, which may complete the response.
+    /// Notifies the machine that the sender closed its side, which may complete the response.
     ///
     /// # Errors
     /// If bytes are missing.
@@ -164,7 +164,7 @@ impl ClientMachine {
         }
     }
 
-    /// The body, from its head on.
+    /// The body decoder; `None` until the head is complete.
     #[must_use]
     pub fn body(&self) -> Option<&Body> {
         match &self.phase {
@@ -173,8 +173,8 @@ impl ClientMachine {
         }
     }
 
-    /// Whether the connection can carry another request now. After a 1xx it cannot: the final response is still to
-    /// come.
+    /// Whether the connection can carry another request now. After a 1xx it cannot: the final response is
+    /// still to come.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.head.keep_alive && !self.head.status.is_informational() && self.body().is_some_and(Body::is_end)

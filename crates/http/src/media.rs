@@ -2,7 +2,7 @@
 
 use crate::scan;
 
-/// Media types whose content is compressed already, besides most of images, audio and video.
+/// Media types whose content is already compressed, in addition to most image, audio and video types.
 const COMPRESSED: &[&str] = &[
     "application/epub+zip",
     "application/gzip",
@@ -26,13 +26,14 @@ pub fn without_parameters(content_type: &[u8]) -> String {
     String::from_utf8_lossy(scan::trim(&content_type[..end])).to_ascii_lowercase()
 }
 
-/// Whether a media type matches one of `patterns`: it is equal to it, or begins with it if the pattern ends in a slash.
+/// Whether a media type matches one of `patterns`: an exact match, or a prefix match if the pattern ends in a
+/// slash.
 #[must_use]
 pub fn is_any_of(media: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| is(media, pattern))
 }
 
-/// Whether a media type fits a pattern, as in [`is_any_of`].
+/// Whether a media type matches a pattern, as in [`is_any_of`].
 #[must_use]
 pub fn is(media: &str, pattern: &str) -> bool {
     match pattern.ends_with('/') {
@@ -41,7 +42,7 @@ pub fn is(media: &str, pattern: &str) -> bool {
     }
 }
 
-/// Whether content of that type is compressed already.
+/// Whether content of that type is already compressed.
 #[must_use]
 pub fn is_compressed(media: &str) -> bool {
     let kind = media.split('/').next().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Request methods (RFC 9110 section 9).
 
-/// A request method. Methods are case-sensitive; one that is not listed here is `Other`, its name in the head.
+/// A request method. Methods are case-sensitive; an unlisted method is `Other`, and its name is in the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the documentation
 pub enum Method {

@@ -1,8 +1,9 @@
-//! Field names that the server itself knows.
+//! Field names that the server knows.
 
 macro_rules! names {
     ($($name:ident $text:literal;)*) => {
-        /// A known field name, or `Other`. Parsing a head names each field once; nobody compares strings later.
+        /// A known field name, or `Other`. Names are resolved once while a head is parsed; later code
+        /// compares no strings.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[allow(missing_docs)] // each is the field of that name
@@ -83,7 +84,8 @@ names! {
     Tracestate "tracestate";
 }
 
-/// A perfect hash of a name's words, without case. The table is built, and checked for collisions, at compile time.
+/// A case-insensitive perfect hash of a name's words. The table is built, and checked for collisions, at
+/// compile time.
 #[inline(always)]
 const fn place([first, second, third]: [u64; 3]) -> usize {
     const SPACES: u64 = 0x2020_2020_2020_2020;
@@ -107,7 +109,7 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
-/// A name of at most [`LEN_MAX`] bytes as three words, zero behind its end.
+/// A name of at most [`LEN_MAX`] bytes as three words, padded with zeros.
 #[inline(always)]
 const fn words(name: &[u8]) -> [u64; 3] {
     match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
@@ -134,12 +136,12 @@ const fn words(name: &[u8]) -> [u64; 3] {
     }
 }
 
-/// A known name, for the comparison with another.
+/// A known name, in the form used for comparisons.
 struct KnownName {
     name: Name,
     len: usize,
     text: [u64; 3],
-    /// The bits in which an equal name may differ: those of case, in letters alone.
+    /// The bits that may differ in an equal name: the case bits of letters.
     cases: [u64; 3],
 }
 
@@ -163,11 +165,11 @@ const WORDS: [KnownName; KNOWN.len()] = {
     all
 };
 
-/// Bytes of the longest name that three words hold.
+/// Maximum length of a known name in bytes: three words.
 const LEN_MAX: usize = 24;
 
 impl Name {
-    /// The known name equal to `name` without regard to case, or `Other`.
+    /// Returns the known name equal to `name` (case-insensitive), or `Other`.
     #[must_use]
     #[inline]
     pub fn of(name: &[u8]) -> Name {
@@ -177,7 +179,7 @@ impl Name {
         Name::of_words(words(name), name.len())
     }
 
-    /// The same of a name of `len` bytes, at most 24, in words of which the first byte is the lowest, zero behind its end.
+    /// Like [`Name::of`], for a name of `len` bytes, at most 24, in little-endian words padded with zeros.
     #[must_use]
     #[inline(always)]
     pub(crate) fn of_words([a, b, c]: [u64; 3], len: usize) -> Name {
@@ -185,7 +187,7 @@ impl Name {
         let Some(KnownName { name, len: known_len, text, cases }) = WORDS.get(index) else {
             return Name::Other;
         };
-        // With the case bit of letters left out. The length too, because a zero may be a byte of the name.
+        // Ignores the case bit of letters. Compares the length too, because a zero may be a byte of the name.
         let differs = ((a ^ text[0]) & !cases[0]) | ((b ^ text[1]) & !cases[1]) | ((c ^ text[2]) & !cases[2]);
         if differs == 0 && *known_len == len { *name } else { Name::Other }
     }
@@ -205,15 +207,15 @@ impl Name {
         NameSet::HOP_BY_HOP.has(self)
     }
 
-    /// Whether the field decides where a message ends or where it is routed. Such a field is never taken from a trailer section
-    /// (RFC 9110 section 6.5.1) and never from a handler.
+    /// Whether the field determines the end or the routing of a message. Framing fields are never accepted
+    /// from a trailer section (RFC 9110 section 6.5.1) or from a handler.
     #[must_use]
     pub const fn is_framing(self) -> bool {
         NameSet::FRAMING.has(self)
     }
 
-    /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC 9110
-    /// section 6.5.1).
+    /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC
+    /// 9110 section 6.5.1).
     #[must_use]
     pub const fn may_stand_in_trailers(self) -> bool {
         !self.is_framing()
@@ -237,14 +239,14 @@ impl Name {
     }
 }
 
-/// A set of known names, [`Name::Other`] among them: one bit for each.
+/// A set of known names, including [`Name::Other`]: one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameSet(u128);
 
 const _: () = assert!(KNOWN.len() < 128, "a set of names has a bit for each");
 
 impl NameSet {
-    /// [`Name::is_hop_by_hop`].
+    /// Names for which [`Name::is_hop_by_hop`] is true.
     pub const HOP_BY_HOP: NameSet = NameSet::of(&[
         Name::Connection,
         Name::KeepAlive,
@@ -255,10 +257,10 @@ impl NameSet {
         Name::Upgrade,
         Name::Http2Settings,
     ]);
-    /// [`Name::is_framing`].
+    /// Names for which [`Name::is_framing`] is true.
     pub const FRAMING: NameSet = NameSet::HOP_BY_HOP.with(Name::ContentLength).with(Name::Host);
 
-    /// The set of these.
+    /// Creates a set of these names.
     #[must_use]
     pub const fn of(names: &[Name]) -> NameSet {
         let mut set = NameSet(0);
@@ -270,20 +272,20 @@ impl NameSet {
         set
     }
 
-    /// The set with this name in it.
+    /// Returns the set with this name added.
     #[must_use]
     #[inline]
     pub const fn with(self, name: Name) -> NameSet {
         NameSet(self.0 | 1 << name as u32)
     }
 
-    /// The names of either set.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn or(self, other: NameSet) -> NameSet {
         NameSet(self.0 | other.0)
     }
 
-    /// Whether the name is in it.
+    /// Whether the set contains the name.
     #[must_use]
     #[inline]
     pub const fn has(self, name: Name) -> bool {
@@ -298,8 +300,8 @@ impl NameSet {
     }
 }
 
-/// Whether programs that get fields as variables (`HTTP_REMOTE_USER`) may take two names for the same: they differ in case, and in
-/// what is neither a letter nor a digit.
+/// Whether programs that receive fields as variables (`HTTP_REMOTE_USER`) may confuse two names: they differ
+/// only in case, and in characters that are neither letters nor digits.
 #[must_use]
 pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
     let same = |(a, b): (&u8, &u8)| {
@@ -308,15 +310,16 @@ pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(same)
 }
 
-/// Whether a name begins with that, or with what such programs take for the same.
+/// Whether a name begins with `prefix`, or with a prefix that such programs may confuse with it.
 #[must_use]
 pub fn begins_as(name: &[u8], prefix: &[u8]) -> bool {
     name.get(..prefix.len()).is_some_and(|start| is_twin(start, prefix))
 }
 
-/// Whether a field is meant only for an application and the server in front of it: which file to send in place of the body,
-/// and where the files are (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that received it would learn paths;
-/// an application that accepted it from a client could be made to send any file.
+/// Whether a field is meant only for an application and the server in front of it: a file to send in place of
+/// the body, or the location of files (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that
+/// received it would learn paths; an application that accepted it from a client could be made to send any
+/// file.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"x-accel-", b"x-sendfile", b"x-lighttpd-send-"];
@@ -338,7 +341,8 @@ mod tests {
                 assert_eq!(Name::of(longer.as_bytes()), Name::Other);
             }
             assert_eq!(Name::of(&text.as_bytes()[1..]), Name::Other);
-            // A name with any other byte in any place is a different name, also if only the bit of case differs.
+            // A name with any other byte at any position is a different name, even if only the case bit
+            // differs.
             for at in 0..text.len() {
                 for byte in 0..=255u8 {
                     let mut other = text.as_bytes().to_vec();

@@ -1,16 +1,18 @@
-//! The path of a request. Routes, handlers and upstream servers all get the same path; only its form differs (decoded
-//! or percent-encoded).
+//! The path of a request. Routes, handlers and upstream servers all get the same path; only its form differs
+//! (decoded or percent-encoded).
 //!
-//! - It is decoded once: `%61` is `a`, `%2561` is `%61`. A byte beyond ASCII counts as if it were encoded.
-//! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers take for a slash) is never
-//!   decoded: it is `%2F` or `%5C` in both forms. [`has_encoded_slash`] says whether there is one, because most sites
-//!   refuse it.
+//! - Percent-encoding is decoded once: `%61` is `a`, `%2561` is `%61`. A byte beyond ASCII is treated as if
+//!   it were encoded.
+//! - An encoded slash or backslash (`%2F`, `%5C`, and a plain backslash, which some servers treat as a slash)
+//!   is never decoded: both forms contain `%2F` or `%5C`. [`has_encoded_slash`] reports whether there is one,
+//!   because most sites refuse such paths.
 //! - Dot segments are resolved, encoded or not.
-//! - A `%25` that stands before what would read as an encoded slash (`%252F`) stays encoded where encoded slashes are kept
-//!   ([`matched_path`]): else `%2F` and `%252F` would be one path.
-//! - Empty segments (`//`) are merged, or kept except at the start, where some clients would read them as a host, or all kept.
-//! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL, a `%`
-//!   without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
+//! - A `%25` before bytes that would read as an encoded slash (`%252F`) stays encoded where encoded slashes
+//!   are kept ([`matched_path`]): otherwise `%2F` and `%252F` would be the same path.
+//! - Empty segments (`//`) are merged; or kept except at the start, where some clients would read them as a
+//!   host; or all kept.
+//! - Paths that servers are known to interpret differently, and that no browser sends, are refused: with NUL,
+//!   a `%` without two digits, `..` above the root, or a hidden dot segment (`..;a`, `..%2Fa`).
 
 use std::borrow::Cow;
 
@@ -21,26 +23,26 @@ use crate::scan::{self, is_path_byte};
 const SLASH: &[u8] = b"%2F";
 /// A backslash in a decoded path.
 const BACKSLASH: &[u8] = b"%5C";
-/// A percent sign in a [`matched_path`] that stands before what would read as one of those.
+/// A percent sign in a [`matched_path`] before bytes that would read as an encoded slash or backslash.
 const PERCENT: &[u8] = b"%25";
 
-/// How empty segments are treated: `//` in the middle or at the end of a path.
+/// Treatment of empty segments: `//` in the middle or at the end of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EmptySegments {
-    /// `/a//b` is `/a/b`.
+    /// `/a//b` is equivalent to `/a/b`.
     #[default]
     Merge,
-    /// `/a//b` is another path than `/a/b`.
+    /// `/a//b` and `/a/b` are different paths.
     Keep,
-    /// The same, also at the start: what applications and upstream servers get.
+    /// Empty segments are kept at the start too: the form for applications and upstream servers.
     AsSent,
 }
 
-/// The path decoded: what routes match and applications see. Borrowed if nothing had to change. The path of `OPTIONS *`
-/// is `*`.
+/// Decodes a path for route matching and applications. Borrowed if nothing had to change. The path of
+/// `OPTIONS *` is `*`.
 ///
 /// # Errors
-/// 400 for paths that are refused, see the documentation of this module.
+/// 400 for paths that are refused; see the module documentation.
 pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Reject> {
     if !raw.starts_with(b"/") || has_plain_segments(raw, |byte| !matches!(byte, b'%' | b'\\')) {
         return Ok(Cow::Borrowed(raw));
@@ -48,7 +50,8 @@ pub fn normal_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, Re
     decoded(raw, empty, b"%").map(Cow::Owned)
 }
 
-/// The same where encoded slashes are kept: `%252F` stays `%252F`, because `%2F` is an encoded slash in it. What routes match.
+/// Decodes a path for routes if encoded slashes are kept: `%252F` stays `%252F`, because `%2F` in it is an
+/// encoded slash.
 ///
 /// # Errors
 /// Those of [`normal_path`].
@@ -61,7 +64,7 @@ pub fn matched_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
     }
 }
 
-/// A path decoded; `percent` is what is written for a percent sign that stands before what would read as an encoded slash.
+/// Decodes a path; `percent` replaces a percent sign before bytes that would read as an encoded slash.
 fn decoded(raw: &[u8], empty: EmptySegments, percent: &[u8]) -> Result<Vec<u8>, Reject> {
     let mut path = Vec::with_capacity(raw.len());
     resolve(&mut path, raw, empty, |path, segment| {
@@ -79,7 +82,7 @@ fn decoded(raw: &[u8], empty: EmptySegments, percent: &[u8]) -> Result<Vec<u8>, 
     Ok(path)
 }
 
-/// Whether two paths are the same but for empty segments.
+/// Whether two paths are equal if empty segments are ignored.
 #[must_use]
 pub fn differ_in_slashes_alone(one: &[u8], other: &[u8]) -> bool {
     let merged = |path: &[u8]| {
@@ -90,8 +93,9 @@ pub fn differ_in_slashes_alone(one: &[u8], other: &[u8]) -> bool {
     merged(one) == merged(other)
 }
 
-/// The same path percent-encoded, for request targets and header fields: as it was sent, except that dot segments are
-/// resolved as in [`normal_path`], and bytes that are not allowed in a path (RFC 3986 section 3.3) are encoded.
+/// Percent-encodes a path for request targets and header fields: the path as sent, except that dot segments
+/// are resolved as in [`normal_path`] and bytes that are not allowed in a path (RFC 3986 section 3.3) are
+/// encoded.
 ///
 /// # Errors
 /// Those of [`normal_path`].
@@ -114,7 +118,8 @@ pub fn has_encoded_slash(raw: &[u8]) -> bool {
     Units(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
 }
 
-/// What follows `prefix` in a path; `prefix` is decoded as in [`matched_path`], `path` is percent-encoded.
+/// Returns the part of `path` after `prefix`; `prefix` is decoded as in [`matched_path`], `path` is
+/// percent-encoded.
 #[must_use]
 pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let (mut units, mut left) = (Units(path), prefix);
@@ -129,7 +134,7 @@ pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     Some(units.0)
 }
 
-/// A query or a target as it was sent, with bytes beyond ASCII percent-encoded.
+/// Percent-encodes the bytes beyond ASCII of a query or target as sent.
 #[must_use]
 pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     if bytes.is_ascii() {
@@ -140,8 +145,8 @@ pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Percent-encodes a decoded path ([`matched_path`]): bytes that are not allowed in a path, and `%`, except in `%2F`, `%5C` and
-/// `%252F`, which are encoded already.
+/// Percent-encodes a decoded path ([`matched_path`]): bytes that are not allowed in a path, and `%`, except
+/// in `%2F`, `%5C` and `%252F`, which are encoded already.
 #[must_use]
 pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(decoded.len());
@@ -153,7 +158,7 @@ pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One decoded segment of a path for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
+/// Encodes one decoded path segment for a URL: everything but RFC 3986's unreserved characters becomes `%XX`.
 #[must_use]
 pub fn encoded_segment(segment: &[u8]) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -171,7 +176,7 @@ fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
     }
 }
 
-/// The fast path: whether all bytes fit, no segment but the last is empty, and none begins with a dot.
+/// The fast path: whether all bytes fit, no segment but the last is empty, and no segment begins with a dot.
 fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
     let (mut rest, mut after_slash) = (raw, false);
     while let Some((chunk, after)) = rest.split_first_chunk::<8>()
@@ -213,7 +218,7 @@ fn resolve(
         match Segment::of(segment)? {
             Segment::Empty | Segment::Here if last => path.push(b'/'),
             Segment::Empty if empty != EmptySegments::Merge && !path.is_empty() => path.push(b'/'),
-            // Behind `/..` an empty segment at the start is none that was sent there.
+            // An empty segment at the start that results from resolving `/..` was not sent there.
             Segment::Empty if empty == EmptySegments::AsSent && is_start => path.push(b'/'),
             Segment::Empty | Segment::Here => {}
             Segment::Up => {
@@ -246,8 +251,8 @@ enum Segment {
 impl Segment {
     /// Classifies a segment as it was sent.
     fn of(segment: &[u8]) -> Result<Segment, Reject> {
-        // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve dot
-        // segments.
+        // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve
+        // dot segments.
         let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
             (0, false, false, false, false);
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
@@ -282,9 +287,9 @@ impl Segment {
 /// One byte of a path, or one percent-encoded byte, decoded.
 enum PathUnit {
     Byte(u8),
-    /// `%2F`: a plain slash is a byte.
+    /// `%2F`; a plain slash is a `Byte`.
     Slash,
-    /// `%5C`, or a plain one.
+    /// `%5C`, or a plain backslash.
     Backslash,
 }
 
@@ -319,7 +324,8 @@ impl Iterator for Units<'_> {
 }
 
 impl Units<'_> {
-    /// Whether what follows, behind a percent sign, reads as an encoded slash or backslash, however often it is encoded.
+    /// Whether the bytes after a percent sign read as an encoded slash or backslash, after any number of
+    /// decodings.
     fn would_be_slash(&self) -> bool {
         let mut units = Units(self.0);
         let mut next = || match units.next() {
@@ -340,8 +346,8 @@ impl Units<'_> {
     }
 }
 
-/// A target for those who operate the server: queries and what follows a `;` may hold secrets, so they stand as `?***` and `;***`. Bytes beyond
-/// ASCII are percent-encoded.
+/// Formats a target for operators: queries and path parameters (after `;`) may hold secrets, so they are
+/// replaced by `?***` and `;***`. Bytes beyond ASCII are percent-encoded.
 #[must_use]
 pub fn without_secrets(target: &[u8]) -> String {
     let end = target.iter().position(|byte| b"?;".contains(byte));
@@ -374,7 +380,7 @@ mod tests {
                 let mut path = vec![b'/'];
                 for _ in 0..len {
                     dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Mostly letters: else no word would be plain.
+                    // Mostly letters; otherwise no word would be plain.
                     let at = (dice >> 33) as usize;
                     path.push(if at & 0xf000 > 0x2000 {
                         b'a' + (at % 26) as u8
@@ -389,7 +395,7 @@ mod tests {
         }
     }
 
-    /// Both forms of a path, or why it is refused.
+    /// Both forms of a path, or the reason for refusing it.
     fn both(raw: &[u8], empty: EmptySegments) -> (String, String) {
         let form = |found: Result<Cow<'_, [u8]>, Reject>| match found {
             Ok(path) => path.escape_ascii().to_string().replace("\\\\", "\\"),
@@ -422,7 +428,7 @@ mod tests {
             (b"/a/%2E%2e/b", "/b", "/b"),
             (b"/a/.%2e/b/%2e/", "/b/", "/b/"),
             (b"/.well-known/..x/...", "/.well-known/..x/...", "/.well-known/..x/..."),
-            // Slashes that are no separators.
+            // Encoded slashes are not separators.
             (b"/a%2fb", "/a%2Fb", "/a%2fb"),
             (b"/a%5cb\\c", "/a%5Cb%5Cc", "/a%5cb%5Cc"),
             (b"/x/a%2f..b/../c", "/x/c", "/x/c"),
@@ -450,7 +456,7 @@ mod tests {
         ] {
             assert_eq!(both(raw.as_bytes(), Merge), (merged.into(), merged.into()), "{raw}");
             assert_eq!(both(raw.as_bytes(), Keep), (kept.into(), kept.into()), "{raw}");
-            // At the start they make the difference.
+            // Empty segments at the start distinguish the two modes.
             let sent = if raw.starts_with("//") { raw } else { kept };
             assert_eq!(both(raw.as_bytes(), AsSent), (sent.into(), sent.into()), "{raw}");
         }

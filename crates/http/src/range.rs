@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use crate::scan;
 
-/// How many ranges of one request may overlap others before the request counts as an attack (RFC 9110 section
-/// 14.2 names "more than two overlapping ranges").
+/// Maximum number of ranges in one request that overlap others; more are treated as an attack (RFC 9110
+/// section 14.2 names "more than two overlapping ranges").
 const OVERLAPS_MAX: usize = 2;
-/// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as much.
+/// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as
+/// much.
 const GAP_MAX: u64 = 80;
 
 /// The result of a `Range` field for a representation of known length.
@@ -15,7 +16,7 @@ const GAP_MAX: u64 = 80;
 pub enum Wanted {
     /// No valid range: the field is ignored.
     Whole,
-    /// These bytes, at least one range: none empty, all inside the representation, none overlapping.
+    /// The requested bytes, at least one range: none empty, all inside the representation, none overlapping.
     /// In the order of the request, or ascending where ranges had to be joined.
     Parts(Vec<Range<u64>>),
     /// 416: no range of the request lies within the representation.
@@ -24,9 +25,9 @@ pub enum Wanted {
 
 /// Resolves the value of a `Range` field against `length` bytes.
 ///
-/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it has more
-/// than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly touch are joined, so
-/// that an answer never holds more bytes than the representation.
+/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it
+/// has more than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly
+/// touch are joined, so that an answer never holds more bytes than the representation.
 #[must_use]
 pub fn resolve(value: &[u8], length: u64, ranges_max: usize) -> Wanted {
     let Some(specs) = specs(value) else { return Wanted::Whole };
@@ -61,7 +62,7 @@ pub fn unsatisfied_range(length: u64) -> String {
     format!("bytes */{length}")
 }
 
-/// What follows `bytes=`.
+/// The ranges after `bytes=`.
 fn specs(value: &[u8]) -> Option<&[u8]> {
     let (unit, rest) = value.split_at_checked(b"bytes=".len())?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(rest)
@@ -99,7 +100,7 @@ impl Spec {
     }
 }
 
-/// Parses digits. A position that does not fit is taken as the greatest one.
+/// Parses digits. A position that does not fit becomes the maximum.
 fn position(digits: &[u8]) -> Option<u64> {
     let all_digits = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     all_digits.then(|| {
@@ -124,7 +125,7 @@ fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
     }
     match (overlaps > OVERLAPS_MAX, joined.len() == parts.len()) {
         (true, _) => None,
-        // Nothing was joined: the order of the request is kept.
+        // Nothing was joined: keep the order of the request.
         (false, true) => Some(parts),
         (false, false) => Some(joined),
     }

@@ -1,23 +1,23 @@
-//! An error of the peer, as a value.
+//! Protocol errors of the peer, as values.
 
 use crate::status::Status;
 
-/// A message that this machine refuses: the status that answers it and one static reason.
-/// After a reject the connection is closed, because where the next message begins is no longer certain.
+/// A rejected message: the status that answers it and a static reason. The connection must be closed
+/// afterwards, because the start of the next message is uncertain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// The status for the client. (For a response of an upstream server, `proxy` decides what its own client gets.)
+    /// The status for the client. (For a response of an upstream server, `proxy` decides the status.)
     pub status: Status,
-    /// The reason, in a few words for a log line or an error page. Never contains bytes of the peer.
+    /// The reason, in a few words for a log line or an error page. Never contains bytes sent by the peer.
     pub reason: &'static str,
 }
 
 impl Reject {
-    /// The same `Content-Length` twice.
+    /// A repeated `Content-Length` with equal values.
     pub const REPEATED_LENGTH: Reject = Reject::bad("repeated Content-Length");
     /// White space between a field's name and its colon.
     pub const SPACED_COLON: Reject = Reject::bad("space before colon");
-    /// A line that LF alone ends.
+    /// A line terminated by LF alone.
     pub const BARE_LF: Reject = Reject::bad("LF without CR");
 
     /// Whether [`crate::Limits::lenient_heads`] accepts responses that are refused for this reason.
@@ -34,7 +34,7 @@ impl Reject {
         Reject { status, reason }
     }
 
-    /// The common case: 400.
+    /// A reject with status 400, the common case.
     #[must_use]
     pub const fn bad(reason: &'static str) -> Reject {
         Reject { status: Status::BAD_REQUEST, reason }

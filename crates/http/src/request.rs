@@ -13,15 +13,15 @@ use crate::span::Span;
 use crate::status::Status;
 use crate::target::{self, Target};
 
-/// How many empty lines before a request are skipped.
+/// Maximum number of empty lines before a request that are skipped.
 const EMPTY_LINES_MAX: usize = 4;
 
-/// The head of an HTTP/1 request: the protocol-independent [`Head`], and what only HTTP/1 has. Reused for each request,
-/// so that the field list is allocated once per connection.
+/// The head of an HTTP/1 request: the protocol-independent [`Head`] and the properties specific to HTTP/1.
+/// Reused for each request, so that the field list is allocated once per connection.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
     head: Head,
-    /// How the body ends.
+    /// The framing of the body.
     pub framing: Framing,
     /// Whether the client wants the connection to stay open.
     pub keep_alive: bool,
@@ -53,11 +53,11 @@ impl RequestHead {
         !self.touched
     }
 
-    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call. True
-    /// once the head is complete.
+    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last
+    /// call. Returns true once the head is complete.
     ///
     /// # Errors
-    /// Requests that RFC 9112 calls invalid, and those that it leaves open and attackers use: see the vectors.
+    /// Requests that are invalid under RFC 9112, and ambiguous ones that attackers use: see the vectors.
     pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
         self.touched = true;
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
@@ -102,7 +102,7 @@ impl RequestHead {
         }
         let version_start = target_end + 1;
         let Some(version) = window.get(version_start..version_start + 8) else {
-            // Refuse early what cannot become a version.
+            // Refuse early a prefix that cannot become a version.
             return match version_so_far(&window[version_start..]) {
                 true => Ok(false),
                 false => Err(Reject::bad("invalid version")),
@@ -124,7 +124,7 @@ impl RequestHead {
         Ok(true)
     }
 
-    /// Evaluates the fields together, after the last one.
+    /// Validates the fields together, after the last one.
     fn check(&mut self, buffer: &[u8]) -> Result<(), Reject> {
         let is_1_0 = self.head.version == Version::Http10;
         let mut evidence = Evidence::default();
@@ -167,8 +167,8 @@ impl RequestHead {
     }
 }
 
-/// Where the request line begins. Empty lines before it are skipped (RFC 9112 section 2.2), because old clients send
-/// some after a POST. `None` if more bytes are needed.
+/// Returns the offset of the request line. Empty lines before it are skipped (RFC 9112 section 2.2), because
+/// old clients send some after a POST. `None` if more bytes are needed.
 fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reject> {
     let mut start = 0;
     for _ in 0..EMPTY_LINES_MAX {
@@ -185,7 +185,7 @@ fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reje
     }
 }
 
-/// Why the preface of HTTP/2 is refused, which looks like a request of HTTP/1.
+/// The reason for refusing the HTTP/2 preface, which looks like an HTTP/1 request.
 const HTTP2_REFUSED: &str = "HTTP/2 with prior knowledge, which this address does not accept; `h2c = true` of a `listen` entry allows it";
 
 pub(crate) fn parse_version(version: &[u8]) -> Result<Version, Reject> {
@@ -201,7 +201,7 @@ pub(crate) fn parse_version(version: &[u8]) -> Result<Version, Reject> {
     }
 }
 
-/// Whether `begun` (fewer than eight bytes) can still become `HTTP/d.d`.
+/// Whether `begun` (fewer than eight bytes) is a prefix of `HTTP/d.d`.
 pub(crate) fn version_so_far(begun: &[u8]) -> bool {
     begun.iter().zip(b"HTTP/0.0").all(|(&byte, &want)| match want {
         b'0' => byte.is_ascii_digit(),

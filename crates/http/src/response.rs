@@ -19,13 +19,13 @@ pub struct ResponseHead {
     pub status: Status,
     /// The reason phrase; often empty.
     pub reason: Span,
-    /// The version of the sender.
+    /// The version in the status line.
     pub version: Version,
     /// All fields, in order.
     pub fields: FieldList,
-    /// How the body ends, which depends on the method of the request.
+    /// The framing of the body, which depends on the method of the request.
     pub framing: Framing,
-    /// The announced `Content-Length`, also where there is no body (HEAD, 304).
+    /// The announced `Content-Length`, even if there is no body (HEAD, 304).
     pub length: Option<u64>,
     /// Whether the connection serves another request after this response.
     pub keep_alive: bool,
@@ -54,8 +54,9 @@ impl Default for ResponseHead {
 }
 
 impl ResponseHead {
-    /// The head of a response that came on a stream: its framing is not its own. `fields` are checked already; `ended` says that
-    /// no body follows, and `method` is the request's.
+    /// Creates the head of a response received on a stream of another protocol version, whose layer frames
+    /// the body. `fields` must already be validated; `ended` means that no body follows, and `method` is the
+    /// request's.
     #[must_use]
     pub fn of_stream(
         status: Status,
@@ -81,12 +82,14 @@ impl ResponseHead {
         self.fields.value(buffer, id)
     }
 
-    /// The size of the body in response to a request of that method; for HEAD, of the body that GET would get.
+    /// The size of the body in response to a request of that method; for HEAD, of the body that GET would
+    /// get.
     #[must_use]
     pub fn body_length(&self, method: Method) -> Length {
         match (self.framing, self.length) {
             (Framing::Length(length), _) | (Framing::None, Some(length)) => Length::Known(length),
-            // The length of a response to HEAD without one is unknown; any other response without framing has no body.
+            // The length of a response to HEAD without one is unknown; any other response without framing has
+            // no body.
             (Framing::None, None) if method != Method::Head => Length::Known(0),
             (Framing::None | Framing::Chunked | Framing::UntilClose, _) => Length::Unknown,
         }
@@ -104,11 +107,11 @@ impl ResponseHead {
         !self.touched
     }
 
-    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last call; `method`
-    /// is the request's. True once the head is complete.
+    /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last
+    /// call; `method` is the request's. True once the head is complete.
     ///
     /// # Errors
-    /// As for requests. For the client of the proxy each of them is 502, which `proxy` decides.
+    /// As for requests. The caller decides the status for the proxy's client (502).
     pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
         self.touched = true;
         if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
@@ -123,7 +126,7 @@ impl ResponseHead {
         Ok(whole)
     }
 
-    /// The name of the field whose line `buffer` was refused for, where [`ResponseHead::parse`] has failed within a line.
+    /// The name of the field in whose line [`ResponseHead::parse`] failed; `None` if the error was elsewhere.
     #[must_use]
     pub fn refused_field<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
         let line = buffer.get(self.cursor.at..).filter(|_| self.cursor.at > 0)?;
@@ -140,7 +143,7 @@ impl ResponseHead {
     }
 
     fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
-        // The fast path for what nearly every response begins with.
+        // The fast path for the usual `HTTP/1.1 NNN ` prefix.
         if let Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', b' ', code @ .., b' ']) =
             window.first_chunk::<13>()
             && let [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9'] = code
@@ -168,14 +171,14 @@ impl ResponseHead {
         let reason_start = match window.get(12) {
             None => return Ok(false),
             Some(b' ') => 13,
-            // Without the space before the reason: not valid, but common and harmless.
+            // The space before the reason is missing: invalid, but common and harmless.
             Some(b'\r' | b'\n') => 12,
             Some(_) => return Err(Reject::bad("invalid status")),
         };
         self.reason_in(window, code, reason_start, bare_lf)
     }
 
-    /// The rest of the status line after the three digits.
+    /// Parses the rest of the status line after the three digits.
     fn reason_in(
         &mut self,
         window: &[u8],
@@ -217,8 +220,8 @@ impl ResponseHead {
             _ if self.status.forbids_content() => Framing::None,
             _ => framing,
         };
-        // If content is announced for a response that cannot have any, the server may send it all the same, and it
-        // would be parsed as the next response.
+        // If content is announced for a response that cannot have any, the server may send it nevertheless,
+        // and it would be parsed as the next response.
         let astray = self.framing == Framing::None
             && method != Method::Head
             && self.status != Status::NOT_MODIFIED

@@ -26,8 +26,8 @@ const fn is_tchar(byte: u8) -> bool {
         )
 }
 
-/// Bytes of a reg-name or an IPv4 address (RFC 3986 section 3.2), without percent-encoding, and without the comma: no
-/// host has one, and applications split `X-Forwarded-Host` at commas.
+/// Bytes of a reg-name or an IPv4 address (RFC 3986 section 3.2), without percent-encoding, and without the
+/// comma: no host has one, and applications split `X-Forwarded-Host` at commas.
 const fn is_host_char(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -68,8 +68,9 @@ const CLASSES: [u8; 256] = {
         if is_tchar(byte) {
             classes[index] |= TOKEN;
         }
-        // Visible ASCII without the fragment mark, and all beyond ASCII: wider than RFC 3986 (browsers send `|` and
-        // `{`, old clients UTF-8), but nothing that could end a request line. See `path` for how it is passed on.
+        // Visible ASCII without `#`, and all bytes beyond ASCII: wider than RFC 3986 (browsers send `|` and
+        // `{`, old clients UTF-8), but nothing that could end a request line. See `path` for the encoding
+        // that is passed on.
         if byte > 0x20 && byte != 0x7f && byte != b'#' {
             classes[index] |= TARGET;
         }
@@ -101,8 +102,8 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES * 0x80;
 const LOWS: u64 = ONES * 0x7f;
 
-/// Scans eight bytes at a time: `doubtful` sets the high bit of each byte of a word that may not fit; such a byte is
-/// then checked with `fits`.
+/// Scans eight bytes at a time: `doubtful` sets the high bit of each byte of a word that may not fit; each
+/// marked byte is then checked with `fits`.
 #[inline(always)]
 fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -> bool) -> usize {
     let mut rest = bytes;
@@ -122,8 +123,8 @@ fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -
     }
 }
 
-/// How many bytes there are before the first byte for which `marks` sets the high bit, in a word of eight, and `is_it`
-/// says the same of one. `marks` may be wrong about bytes behind the first that it marks.
+/// Counts the bytes before the first match. `marks` sets the high bit of each match in a word of eight bytes;
+/// `is_it` tests a single byte. `marks` may be wrong about bytes after the first that it marks.
 #[inline(always)]
 fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
     let mut rest = bytes;
@@ -138,15 +139,15 @@ fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) 
     bytes.len() - rest.len() + at
 }
 
-/// The high bit of each byte that is a colon, up to the first; behind that other bytes may be marked.
+/// Sets the high bit of the first colon's byte; bytes after it may be marked wrongly.
 #[inline(always)]
 fn colons(word: u64) -> u64 {
-    // A zero byte marks itself, and by its borrow only bytes behind it.
+    // A zero byte marks itself, and its borrow affects only later bytes.
     let zero = word ^ (ONES * b':' as u64);
     zero.wrapping_sub(ONES) & !zero & HIGHS
 }
 
-/// How many bytes there are before the first colon in a word, whose lowest byte is the first.
+/// Number of bytes before the first colon in a word whose lowest byte comes first.
 #[inline(always)]
 pub(crate) fn colon_in(word: u64) -> Option<usize> {
     let marked = colons(word);
@@ -159,17 +160,17 @@ pub(crate) fn first_bytes(word: u64, len: usize) -> u64 {
     word & ((1 << (8 * len)) - 1)
 }
 
-/// How many bytes there are before the first colon.
+/// Number of bytes before the first colon.
 #[inline(always)]
 pub(crate) fn before_colon(bytes: &[u8]) -> usize {
     before(bytes, colons, |byte| byte == b':')
 }
 
-/// How many bytes there are before the first control byte, tabs among them.
+/// Number of bytes before the first control byte (including tab).
 #[inline(always)]
 pub(crate) fn before_control(bytes: &[u8]) -> usize {
-    // Below 0x80, `byte - 0x20` has its high bit set where the byte is less than that; a borrow comes from such a byte, so
-    // it marks only bytes behind it. `byte ^ 0x7f` is zero for DEL alone.
+    // Below 0x80, `byte - 0x20` has its high bit set if the byte is less than 0x20; only such a byte borrows,
+    // so wrong marks appear only after it. `byte ^ 0x7f` is zero for DEL alone.
     let marks = |word: u64| {
         let del = word ^ LOWS;
         ((word.wrapping_sub(ONES * 0x20) & !word) | (del.wrapping_sub(ONES) & !del)) & HIGHS
@@ -177,18 +178,19 @@ pub(crate) fn before_control(bytes: &[u8]) -> usize {
     before(bytes, marks, |byte| byte < 0x20 || byte == 0x7f)
 }
 
-/// The high bit of each byte below 0x80 that is a letter; other bits, and those of other bytes, may be set too.
+/// Sets the high bit of each byte below 0x80 that is a letter; other bits, and those of other bytes, may be
+/// set too.
 #[inline(always)]
 fn letters(word: u64) -> u64 {
     let folded = (word | (ONES * 0x20)) & LOWS;
     (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64))
 }
 
-/// How many bytes at the start of `bytes` are allowed in a token (RFC 9110 section 5.6.2).
+/// Length of the prefix of `bytes` that consists of token characters (RFC 9110 section 5.6.2).
 #[must_use]
 pub fn token(bytes: &[u8]) -> usize {
-    // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of every byte
-    // that is at least `limit`, without a carry into the next byte.
+    // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of
+    // every byte that is at least `limit`, without a carry into the next byte.
     let doubtful = |word: u64| {
         let letters = letters(word);
         let from_hyphen = word ^ (ONES * b'-' as u64);
@@ -204,7 +206,7 @@ pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && token(bytes) == bytes.len()
 }
 
-/// How many bytes at the start of `bytes` are allowed in a request target.
+/// Length of the prefix of `bytes` that is allowed in a request target.
 #[must_use]
 pub fn target(bytes: &[u8]) -> usize {
     run(bytes, TARGET)
@@ -216,18 +218,18 @@ pub const fn is_path_byte(byte: u8) -> bool {
     CLASSES[byte as usize] & PATH != 0
 }
 
-/// Whether eight bytes of a path, of which the lowest comes first, are letters, digits, `-`, `.`, `/` and no segment that begins among
-/// them is empty or begins with a dot; if so, whether the last of them is a slash. `None` leaves it open. `after_slash` says that the byte
-/// before them is one.
+/// Whether eight bytes of a path (lowest byte first) are all letters, digits, `-`, `.` or `/`, and no segment
+/// that begins among them is empty or begins with a dot. Returns `Some` of whether the last byte is a slash,
+/// or `None` if undecided. `after_slash`: the preceding byte is a slash.
 #[inline(always)]
 pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
-    // Those of a byte that differs from `byte` have their high bit set.
+    // Sets the high bit of each byte that differs from `byte`.
     let differs = |word: u64, byte: u8| {
         let difference = word ^ (ONES * byte as u64);
         ((difference & LOWS) + LOWS) | difference
     };
     let low = word & LOWS;
-    // `-`, `.`, `/` and the digits follow each other.
+    // `-`, `.`, `/` and the digits have consecutive codes.
     let marks = (low + ONES * (0x80 - b'-' as u64)) & !(low + ONES * (0x7f - b'9' as u64));
     if (letters(word) | marks) & !word & HIGHS != HIGHS {
         return None;
@@ -239,18 +241,19 @@ pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
     (after_slashes & starts == 0).then_some(slashes >> 63 != 0)
 }
 
-/// How many bytes at the start of `bytes` are allowed in a host name or IPv4 address, not counting percent-encoding.
+/// Length of the prefix of `bytes` that is allowed in a host name or IPv4 address, not counting
+/// percent-encoding.
 #[must_use]
 pub fn host(bytes: &[u8]) -> usize {
     run(bytes, HOST)
 }
 
-/// How many bytes at the start of `bytes` are allowed in a field value: visible ASCII, space, tab and obs-text (RFC
-/// 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
+/// Length of the prefix of `bytes` that is allowed in a field value: visible ASCII, space, tab and obs-text
+/// (RFC 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
 #[must_use]
 pub fn value(bytes: &[u8]) -> usize {
-    // Below 0x80, `byte - 0x20` has its high bit set where the byte is less than that, `byte + 1` where it is DEL. A carry or
-    // borrow of the byte before can only add a doubt.
+    // Below 0x80, `byte - 0x20` has its high bit set if the byte is less than 0x20, and `byte + 1` if it is
+    // DEL. A carry or borrow from the preceding byte can only cause an additional check.
     let doubtful = |word: u64| (word.wrapping_sub(ONES * 0x20) | word.wrapping_add(ONES)) & !word & HIGHS;
     run_of_words(bytes, doubtful, is_value_byte)
 }
@@ -298,8 +301,8 @@ pub fn list(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes have no special meaning, so
-/// they cannot hide an element (`Connection`, `Transfer-Encoding`).
+/// The elements of a comma-separated list of tokens, trimmed, empty ones left out. Quotes have no special
+/// meaning, so they cannot hide an element (`Connection`, `Transfer-Encoding`).
 pub fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
 }
@@ -318,7 +321,8 @@ fn split_element(bytes: &[u8]) -> (&[u8], &[u8]) {
     (bytes, &[])
 }
 
-/// A decimal number of digits alone: no sign, no space, at most 18 digits (so that it fits an `i64` file offset).
+/// Parses a decimal number of digits only: no sign, no space, at most 18 digits (so that it fits an `i64`
+/// file offset).
 #[must_use]
 pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 18 {
@@ -342,8 +346,8 @@ pub const fn hex(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Compares a scan of eight bytes at a time with the rule for one byte, with each byte value in each place of
-    /// `usual`.
+    /// Compares a scan of eight bytes at a time with the rule for one byte, for every byte value at every
+    /// position of `usual`.
     fn agree(scan: impl Fn(&[u8]) -> usize, rule: impl Fn(u8) -> bool, usual: &[u8]) {
         for other in 0..=255u8 {
             for at in 0..usual.len() {

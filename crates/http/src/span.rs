@@ -1,7 +1,7 @@
 //! A range of a buffer that may move.
 
-/// A range of bytes in some buffer, by offset: the buffer stays free to move or grow. Offsets have 32 bits, far more
-/// than any limit of a head.
+/// A range of bytes in some buffer, by offset, so that the buffer may move or grow. Offsets have 32 bits, far
+/// more than any limit of a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
     at: u32,
@@ -19,7 +19,7 @@ impl Span {
         Span { at: start as u32, len: (end - start) as u32 }
     }
 
-    /// The bytes that this span names in `buffer`, which must be the buffer it was made from.
+    /// The bytes of this span in `buffer`, which must be the buffer that it refers to.
     #[must_use]
     pub fn of(self, buffer: &[u8]) -> &[u8] {
         &buffer[self.start()..self.end()]

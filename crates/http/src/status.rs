@@ -10,7 +10,7 @@ macro_rules! statuses {
         impl Status {
             $(pub const $name: Status = Status($code);)*
 
-            /// The reason phrase registered for this code; empty for one that is not registered.
+            /// The reason phrase registered for this code; empty for an unregistered code.
             #[must_use]
             pub const fn reason(self) -> &'static str {
                 match self.0 {
@@ -19,7 +19,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The whole status line of a response of version 1.1; `None` for a code that is not registered.
+            /// The whole HTTP/1.1 status line; `None` for an unregistered code.
             #[must_use]
             pub(crate) const fn line(self) -> Option<&'static str> {
                 match self.0 {
@@ -124,7 +124,8 @@ impl Status {
         self.0 >= 400 && self.0 < 600
     }
 
-    /// Whether a response of this status never has content, also if its fields announce some (RFC 9110 section 6.4.1).
+    /// Whether a response of this status never has content, even if its fields announce some (RFC 9110
+    /// section 6.4.1).
     #[must_use]
     pub const fn forbids_content(self) -> bool {
         self.0 < 200 || self.0 == 204 || self.0 == 304

@@ -5,7 +5,7 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::span::Span;
 
-/// Which of the four forms a request target has.
+/// The form of a request target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TargetForm {
     /// `/path?query`
@@ -28,9 +28,9 @@ pub struct Target {
     pub whole: Span,
     /// `host[:port]` of the absolute and authority forms, else empty.
     pub authority: Span,
-    /// From the first `/` to the `?`; empty where the form has none.
+    /// The path from the first `/` to the `?`; empty for a form without a path.
     pub path: Span,
-    /// After the `?`; `None` without one.
+    /// The query after the `?`; `None` if there is no `?`.
     pub query: Option<Span>,
 }
 
@@ -112,7 +112,7 @@ pub fn is_authority(bytes: &[u8]) -> bool {
     }
 }
 
-/// `host` and the digits of `port`, if the colon, the brackets and the digits are valid.
+/// Splits `host[:port]`. `None` if the colon, the brackets or the digits of the port are invalid.
 #[must_use]
 pub fn split_port(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     let host_len = match bytes {
@@ -142,7 +142,7 @@ fn is_host(host: &[u8]) -> bool {
     }
 }
 
-/// Host bytes, and `%` before two hexadecimal digits.
+/// Whether `host` consists of host bytes and valid percent-encoded bytes.
 fn is_reg_name(mut host: &[u8]) -> bool {
     loop {
         match &host[scan::host(host)..] {

@@ -1,4 +1,4 @@
-//! Texts with variables of the request: `https://$host$path`.
+//! Texts with request variables, such as `https://$host$path`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,8 @@ use crate::path::{EmptySegments, encode_beyond_ascii, encoded_path, strip_prefix
 use crate::scan;
 use crate::target::split_port;
 
-/// A variable in a text. A name means the same everywhere; each directive says which variables it allows.
+/// A variable in a text. Each name has the same meaning everywhere; each directive defines which variables it
+/// allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Variable {
     /// `$path`: the path that routes match, percent-encoded.
@@ -46,20 +47,22 @@ pub enum Variable {
     Upstream,
     /// `$request_id`: the id of the request (`request_ids`); empty if it has none.
     RequestId,
-    /// `$trace_id`: the id of the trace that the request is part of, 32 hexadecimal digits (`[tracing]`); empty if there is none.
+    /// `$trace_id`: the id of the trace that the request is part of, 32 hexadecimal digits (`[tracing]`);
+    /// empty if there is none.
     TraceId,
-    /// `$span_id`: this server's span in it, 16 hexadecimal digits.
+    /// `$span_id`: this server's span in that trace, 16 hexadecimal digits.
     SpanId,
-    /// `$http_NAME`: the first request field of that name; `_` stands for `-`. `$http_host` is the host with its
-    /// port, as sent, also where it stands in the request target.
+    /// `$http_NAME`: the first request field of that name; `_` stands for `-`. `$http_host` is the host with
+    /// its port, as sent, even if it was sent in the request target.
     Field(String),
     /// `$cookie_NAME`: the first cookie of that name.
     Cookie(String),
-    /// `$status` and others: what is known of a request once it is over, for logs.
+    /// `$status` and others: properties of a completed request, for logs.
     Log(LogVariable),
     /// `$tls_version` and others: properties of the client's TLS connection; empty without TLS.
     Tls(TlsVariable),
-    /// `$1`, `$id`: what a group of the route's regular expression matched; or the result of a map, by its name.
+    /// `$1`, `$id`: the text that a group of the route's regular expression matched, or the result of a map
+    /// by its name.
     Own(String),
 }
 
@@ -68,7 +71,7 @@ pub enum Variable {
 pub enum TlsVariable {
     /// `$tls_version`: `TLSv1.3` or `TLSv1.2`.
     Version,
-    /// `$tls_cipher`: the cipher suite by its name in OpenSSL, which for TLS 1.3 is that of IANA's registry.
+    /// `$tls_cipher`: the cipher suite by its OpenSSL name, which for TLS 1.3 is the IANA name.
     Cipher,
     /// `$tls_server_name`: the host that the client asked for (SNI).
     ServerName,
@@ -76,13 +79,13 @@ pub enum TlsVariable {
     ClientVerify,
     /// `$tls_client_subject`: the distinguished name of the client's certificate.
     ClientSubject,
-    /// `$tls_client_issuer`: that of its issuer.
+    /// `$tls_client_issuer`: the distinguished name of the certificate's issuer.
     ClientIssuer,
-    /// `$tls_client_san`: its alternative names, as `DNS:a.example, email:b@example`.
+    /// `$tls_client_san`: the certificate's alternative names, as `DNS:a.example, email:b@example`.
     ClientSan,
-    /// `$tls_client_serial`: its serial number in hexadecimal digits.
+    /// `$tls_client_serial`: the certificate's serial number in hexadecimal digits.
     ClientSerial,
-    /// `$tls_client_fingerprint`: its SHA-256 in hexadecimal digits.
+    /// `$tls_client_fingerprint`: the certificate's SHA-256 in hexadecimal digits.
     ClientFingerprint,
 }
 
@@ -94,17 +97,18 @@ pub trait TlsValues {
 
 /// A source of the variables that a configuration defines: captures of the route's path, maps, and countries.
 pub trait OwnValues {
-    /// Appends the value of the variable of that name; nothing if there is none. What a client has sent is percent-encoded:
-    /// everything but unreserved characters (RFC 3986 section 2.3) where `is_strict`, else what is not allowed in a path.
+    /// Appends the value of the variable of that name; nothing if there is none. Text sent by the client is
+    /// percent-encoded: everything but unreserved characters (RFC 3986 section 2.3) if `is_strict`, otherwise
+    /// bytes that are not allowed in a path.
     fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>);
 
-    /// The code of the country that an address is in (ISO 3166-1, in upper case), where that is known.
+    /// Returns the ISO 3166-1 code, in upper case, of the country of an address, if known.
     fn country(&self, _address: IpAddr) -> Option<[u8; 2]> {
         None
     }
 }
 
-/// Variables by name. The last two are for every field and cookie.
+/// Variables by name. The last two stand for every field and cookie.
 static NAMED: [(&str, Variable); 53] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
@@ -179,7 +183,8 @@ impl Variable {
         NAMED.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
     }
 
-    /// Its first name among [`Variable::names`]; `NAME` for one that the configuration defines.
+    /// The variable's first name among [`Variable::names`]; `NAME` for variables that the configuration
+    /// defines.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         if let Variable::Own(_) = self {
@@ -193,12 +198,14 @@ impl Variable {
         NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
     }
 
-    /// Appends its value for a request; nothing for what is known only once the request is over.
+    /// Appends the variable's value for a request; nothing for variables that are known only after the
+    /// request.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         self.write_in(out, values, false);
     }
 
-    /// The same, where `is_strict` is for a place of a URL outside its path: see [`OwnValues::write`].
+    /// Like [`Variable::write`]; `is_strict` is set for parts of a URL other than the path, see
+    /// [`OwnValues::write`].
     fn write_in(&self, out: &mut Vec<u8>, values: &Values<'_>, is_strict: bool) {
         match self {
             Variable::Log(_) => {}
@@ -259,13 +266,13 @@ pub struct Values<'x> {
     pub head: &'x Head,
     /// The bytes that the head's spans refer to.
     pub bytes: &'x [u8],
-    /// How empty segments in the path are treated.
+    /// Treatment of empty path segments.
     pub empty_segments: EmptySegments,
-    /// The client's address; none over a Unix socket.
+    /// The client's address; `None` over a Unix socket.
     pub client: Option<SocketAddr>,
     /// Whether the client uses `https`.
     pub is_secure: bool,
-    /// Its TLS connection with this server.
+    /// The client's TLS connection with this server.
     pub tls: Option<&'x dyn TlsValues>,
     /// The ids of the request.
     pub ids: RequestIds,
@@ -280,7 +287,7 @@ pub struct Values<'x> {
 }
 
 impl<'x> Values<'x> {
-    /// The encoded path. A refused path has no value.
+    /// The encoded path; empty if the path is refused.
     fn path(&self) -> Cow<'x, [u8]> {
         encoded_path(self.head.target.path(self.bytes), self.empty_segments).unwrap_or_default()
     }
@@ -300,8 +307,8 @@ impl<'x> Values<'x> {
         self.head.authority.of(self.bytes)
     }
 
-    /// The first value of the request field of that name, in any case; empty if there is none. `Host` is the host with
-    /// its port that the request is for, wherever it stands.
+    /// The first value of the request field of that name (case-insensitive); empty if there is none. `Host`
+    /// is the request's authority, wherever it was sent.
     #[must_use]
     pub fn field(&self, name: &str) -> &'x [u8] {
         if name.eq_ignore_ascii_case("host") {
@@ -326,17 +333,18 @@ impl<'x> Values<'x> {
 /// A piece of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplatePart {
-    /// Text as it is.
+    /// Literal text.
     Text(String),
     /// The value of a variable.
     Variable(Variable),
 }
 
-/// A text with variables, parsed once and filled in for each request. It has no control character but the tab, so that
-/// a field value made of it stays on one line; but for one that was read as content.
+/// A text with variables, parsed once and filled in for each request. Except after
+/// [`Template::parse_content`], the text contains no control character but tab, so that a field value made
+/// from it stays on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
-    /// In order; no two texts are neighbours and none is empty.
+    /// The parts in order; no two texts are adjacent and none is empty.
     parts: Vec<TemplatePart>,
 }
 
@@ -349,12 +357,12 @@ pub struct TemplateError<'t> {
     pub fault: TemplateFault<'t>,
 }
 
-/// What is wrong with a template.
+/// The kind of a template error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateFault<'t> {
     /// A `${` without its `}`.
     Unclosed,
-    /// A `$` without a name behind it.
+    /// A `$` without a name after it.
     Nameless,
     /// An unknown variable, or one that is not allowed here.
     Unknown(&'t str),
@@ -363,8 +371,8 @@ pub enum TemplateFault<'t> {
 }
 
 impl Template {
-    /// Parses a text in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign. `allowed` says
-    /// which variables may be named.
+    /// Parses a text in which `$name` or `${name}` stands for a variable and `$$` for a dollar sign.
+    /// `allowed` decides which variables are accepted.
     ///
     /// # Errors
     /// The first error.
@@ -372,7 +380,7 @@ impl Template {
         Template::parse_with(text, allowed, |_| false)
     }
 
-    /// The same where the configuration defines further variables, of which `is_own` says the names.
+    /// Like [`Template::parse`]; `is_own` accepts the names of variables that the configuration defines.
     ///
     /// # Errors
     /// The first error.
@@ -387,7 +395,8 @@ impl Template {
         Template::parse_content(text, allowed, is_own)
     }
 
-    /// The same for a text that is no header field: it may have line ends and other control characters.
+    /// Like [`Template::parse_with`] for content rather than field values: line ends and other control
+    /// characters are allowed.
     ///
     /// # Errors
     /// The first error.
@@ -423,13 +432,13 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// The pieces, in order; no two texts are neighbours and none is empty.
+    /// The parts in order; no two texts are adjacent and none is empty.
     #[must_use]
     pub fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }
 
-    /// True if the variable is named.
+    /// Whether the template contains the variable.
     #[must_use]
     pub fn uses(&self, variable: &Variable) -> bool {
         self.parts.iter().any(|part| matches!(part, TemplatePart::Variable(named) if named == variable))
@@ -444,7 +453,7 @@ impl Template {
         }
     }
 
-    /// The text, if no variable is named.
+    /// The whole text if the template contains no variable.
     #[must_use]
     pub fn fixed(&self) -> Option<&str> {
         match self.parts.as_slice() {
@@ -454,13 +463,14 @@ impl Template {
         }
     }
 
-    /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because decoded they
-    /// may contain any byte. Values from a parsed head contain no control characters.
+    /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because
+    /// decoded they may contain any byte. Values from a parsed head contain no control characters.
     pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
         self.write_each(out, values, |_, _| {});
     }
 
-    /// The same, where `escape` changes the value of a variable, which is in the text from the given byte on.
+    /// Like [`Template::write`]; `escape` may change the value of a variable, which begins at the given byte
+    /// of the text.
     pub fn write_each(&self, out: &mut Vec<u8>, values: &Values<'_>, escape: impl Fn(&mut Vec<u8>, usize)) {
         let mut place = UrlPlace::Path;
         for part in &self.parts {
@@ -479,7 +489,7 @@ impl Template {
     }
 }
 
-/// A place in a text that may be a URL.
+/// A position in a text that may be a URL.
 #[derive(Clone, Copy, PartialEq)]
 enum UrlPlace {
     Authority,
@@ -488,7 +498,7 @@ enum UrlPlace {
 }
 
 impl UrlPlace {
-    /// The place after a text of the configuration.
+    /// Returns the place after a literal text.
     fn after(self, text: &str) -> UrlPlace {
         let (place, rest) = match text.split_once("://") {
             Some((_, rest)) => (UrlPlace::Authority, rest),
@@ -502,7 +512,7 @@ impl UrlPlace {
     }
 }
 
-/// The name after the dollar sign, and where the text after it begins; `$` for a second dollar sign.
+/// Returns the name after the dollar sign and the offset of the text after it; `$` for a second dollar sign.
 fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<'_>> {
     let after = &text[dollar + 1..];
     if after.starts_with('$') {
@@ -519,7 +529,7 @@ fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<
             None => Err(TemplateError { at: dollar..text.len(), fault: TemplateFault::Unclosed }),
         };
     }
-    // A number is a name of its own: `$1a` is `$1` and an `a`.
+    // A number is a complete name: `$1a` is `$1` followed by `a`.
     let is_digit = after.starts_with(|c: char| c.is_ascii_digit());
     let ends = |c: char| if is_digit { !c.is_ascii_digit() } else { !c.is_ascii_alphanumeric() && c != '_' };
     let length = after.find(ends).unwrap_or(after.len());
@@ -529,7 +539,7 @@ fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<
     }
 }
 
-/// As it is written: what it prints is parsed to the same template.
+/// Formats the template in source form: parsing the output gives the same template.
 impl fmt::Display for Template {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in &self.parts {

@@ -1,35 +1,36 @@
-//! A field section, as HPACK decodes it.
+//! Decoded HPACK field sections.
 
 use http::{Field, FieldList, Limits, Name, Span, scan};
 
 use crate::table::ENTRY_OVERHEAD_BYTES;
 
-/// A decoded field section: lines as HTTP/1 writes them (`name: value` and a line end), one after another, and their places. Pseudo-header
-/// fields are among them, under their names with the colon. Reused from message to message.
+/// A decoded field section: field lines in HTTP/1 form (`name: value\r
+/// `), one after another, and their spans. Pseudo-header fields are included, with the colon in their names.
+/// Reused from message to message.
 #[derive(Clone, Debug, Default)]
 pub struct FieldBlock {
     /// The lines.
     pub bytes: Vec<u8>,
     /// The fields, in order.
     pub fields: FieldList,
-    /// What the section counts (RFC 9113 section 6.5.2): the bytes of names and values, and 32 for each field; fields
-    /// that were left out at a limit count too.
+    /// Size of the section as defined by RFC 9113 section 6.5.2: the bytes of names and values, and 32 for
+    /// each field, including fields that were left out because of a limit.
     pub size: usize,
-    /// Whether fields were left out because the section is over a limit.
+    /// Whether fields were left out because the section exceeds a limit.
     pub is_too_large: bool,
-    /// Whether every name and value may stand in a message.
+    /// Whether every name and value is valid in a message.
     pub is_valid: bool,
 }
 
 impl FieldBlock {
-    /// Forgets the section; keeps the memory.
+    /// Clears the section; keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
         (self.size, self.is_too_large, self.is_valid) = (0, false, true);
     }
 
-    /// Counts a field, and says whether it is within the limits.
+    /// Counts a field and returns whether it is within the limits.
     pub(crate) fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
         self.size = self.size.saturating_add(name_len + value_len + ENTRY_OVERHEAD_BYTES);
         self.is_too_large |= self.size > limits.head_bytes_max + limits.fields_max * ENTRY_OVERHEAD_BYTES
@@ -37,14 +38,14 @@ impl FieldBlock {
         !self.is_too_large
     }
 
-    /// Adds a line that is whole.
+    /// Appends a complete field line.
     pub(crate) fn push_line(&mut self, id: Name, line: &[u8], name_len: usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(line);
         self.fields.push(field(id, start, name_len, line.len() - 2 - name_len - 2));
     }
 
-    /// Adds the line that stands at the end of the bytes from `start` on.
+    /// Adds the field whose line was already written at the end of `bytes`, beginning at `start`.
     pub(crate) fn push_written(&mut self, id: Name, start: usize, name_len: usize) {
         let value_len = self.bytes.len() - start - name_len - 4;
         self.fields.push(field(id, start, name_len, value_len));
@@ -56,7 +57,7 @@ impl FieldBlock {
     }
 }
 
-/// Pseudo-header fields that a request may have, which do not count among its fields.
+/// Maximum number of pseudo-header fields of a request, which do not count towards the field limit.
 const PSEUDO_FIELDS_MAX: usize = 5;
 
 fn field(id: Name, start: usize, name_len: usize, value_len: usize) -> Field {
@@ -68,8 +69,8 @@ fn field(id: Name, start: usize, name_len: usize, value_len: usize) -> Field {
     }
 }
 
-/// Whether a field may stand in a message (RFC 9113 section 8.2.1): a name of small letters that is a token, or that is one after
-/// a colon; a value of field bytes with no white space around it.
+/// Whether a field is valid in a message (RFC 9113 section 8.2.1): a lower-case token as name, optionally
+/// after a colon, and a value of field bytes without surrounding white space.
 pub(crate) fn is_valid(name: &[u8], value: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
     scan::is_token(token)

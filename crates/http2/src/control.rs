@@ -1,4 +1,4 @@
-//! Frames that carry no message: SETTINGS, PING, GOAWAY, WINDOW_UPDATE, RST_STREAM and priorities.
+//! Frames other than messages: SETTINGS, PING, GOAWAY, WINDOW_UPDATE, RST_STREAM and priorities.
 
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, FrameHeader, MAX_31_BITS, flag, u32_at};
@@ -14,7 +14,8 @@ const FRAME_SIZE: ConnectionError =
     ConnectionError::new(ErrorCode::FRAME_SIZE_ERROR, "frame of a wrong length");
 
 impl Machine {
-    /// Fails where more is held for the peer than its share, and where answers wait that it does not read.
+    /// Fails if the memory held for the peer exceeds its share, or too many control frames wait because the
+    /// peer does not read.
     pub(crate) fn check_share(&self) -> Result<(), ConnectionError> {
         match self.control.len() > CONTROL_BYTES_MAX {
             true => Err(ConnectionError::calm("answers are not read")),
@@ -143,7 +144,7 @@ impl Machine {
             self.ledger.spend(price::FRAME)?;
             return Ok(None);
         };
-        // A server may end a request that it has answered (RFC 9113 section 8.1).
+        // A server may end a request after it has sent the complete response (RFC 9113 section 8.1).
         let is_served = match self.is_server {
             true => record.sending == Sending::Ended,
             false => record.receiving == Receiving::Ended,
@@ -155,7 +156,7 @@ impl Machine {
         Ok(Some(Event::Reset { stream: header.stream, code }))
     }
 
-    /// RFC 7540's priorities: checked and ignored.
+    /// Validates a PRIORITY frame (RFC 7540) and ignores it.
     pub(crate) fn take_priority(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
         self.ledger.spend(price::FRAME)?;
         let (code, reason) = match payload.len() {
@@ -195,7 +196,8 @@ impl Machine {
         }
     }
 
-    /// Sends the peer the number of the last stream that was processed, the end of an orderly shutdown. See [`Machine::shutdown`].
+    /// Sends a GOAWAY frame with the last stream that was processed, which completes a graceful shutdown. See
+    /// [`Machine::shutdown`].
     pub fn finish_shutdown(&mut self) {
         if !matches!(self.shutdown, Shutdown::Final(_)) && self.failed.is_none() {
             self.shutdown = Shutdown::Final(self.last_peer_stream);

@@ -1,4 +1,4 @@
-//! HPACK, decoded (RFC 7541 section 3).
+//! HPACK decoding (RFC 7541 section 3).
 
 use http::{Limits, Name};
 
@@ -8,31 +8,32 @@ use crate::error::ConnectionError;
 use crate::table::DynamicTable;
 use crate::{huffman, integer};
 
-/// Size updates that one header block may begin with: one for the smallest size since the last block and one for the
-/// last (RFC 7541 section 4.2).
+/// Maximum number of size updates at the start of a header block: the smallest size since the last block and
+/// the final size (RFC 7541 section 4.2).
 const SIZE_UPDATES_MAX: usize = 2;
 
 /// Decodes the header blocks of one direction of a connection.
 #[derive(Debug)]
 pub struct HpackDecoder {
     table: DynamicTable,
-    /// The largest table that this side allows.
+    /// The maximum table size that this side allows, in bytes.
     size_max: usize,
-    /// Whether the next block has to begin with a size update, because the limit fell below the table's size.
+    /// Whether the next block must begin with a size update, because the limit was reduced below the table's
+    /// size.
     needs_update: bool,
 }
 
-/// What a literal field says of its entry.
+/// The indexing of a literal field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Literal {
-    /// It enters the dynamic table.
+    /// The field is added to the dynamic table.
     Indexed,
-    /// It does not.
+    /// The field is not added to the dynamic table.
     Plain,
 }
 
 impl HpackDecoder {
-    /// A decoder that allows a dynamic table of `table_bytes_max`.
+    /// Creates a decoder with a dynamic table of at most `table_bytes_max`.
     #[must_use]
     pub fn new(table_bytes_max: usize) -> HpackDecoder {
         HpackDecoder {
@@ -42,7 +43,7 @@ impl HpackDecoder {
         }
     }
 
-    /// Memory that the dynamic table holds.
+    /// Memory held by the dynamic table, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.table.held_bytes()
@@ -53,17 +54,17 @@ impl HpackDecoder {
         self.table.shrink();
     }
 
-    /// Changes the largest table that this side allows: to be called when the peer has acknowledged it.
+    /// Changes the maximum table size; call it when the peer has acknowledged the setting.
     pub fn allow(&mut self, table_bytes_max: usize) {
         self.size_max = table_bytes_max;
         self.needs_update = self.table.size_max() > table_bytes_max;
     }
 
-    /// Decodes a whole header block into `block`, which is cleared first. Fields over the limits are left out, but still enter the
-    /// dynamic table, so that the connection can continue.
+    /// Decodes a whole header block into `block`, which is cleared first. Fields over the limits are left out
+    /// but still added to the dynamic table, so that the connection can continue.
     ///
     /// # Errors
-    /// COMPRESSION_ERROR where the block breaks a rule of RFC 7541.
+    /// COMPRESSION_ERROR if the block violates RFC 7541.
     pub fn decode(
         &mut self,
         input: &[u8],
@@ -85,7 +86,7 @@ impl HpackDecoder {
                 }
                 0x40.. => self.literal(rest, 6, Literal::Indexed, block, limits)?,
                 0x20.. => return Err("table size update inside a header block"),
-                // Fields that are never to be indexed differ from those that are not only for intermediaries; a relay
+                // Never-indexed fields differ from fields without indexing only for intermediaries; a proxy
                 // encodes them by their names (see `HpackEncoder`).
                 _ => self.literal(rest, 4, Literal::Plain, block, limits)?,
             };
@@ -136,7 +137,8 @@ impl HpackDecoder {
             .ok_or("index outside the tables")
     }
 
-    /// A literal field: its line is written at the end of the block's bytes and taken back where it is over a limit.
+    /// Decodes a literal field: appends its line to the block's bytes and removes it again if it exceeds a
+    /// limit.
     fn literal<'i>(
         &mut self,
         input: &'i [u8],
@@ -185,7 +187,7 @@ impl HpackDecoder {
     }
 }
 
-/// Appends the string literal at the start of `input` to `out`; returns what follows it.
+/// Appends the string literal at the start of `input` to `out`; returns the remaining input.
 fn string<'i>(input: &'i [u8], out: &mut Vec<u8>) -> Result<&'i [u8], &'static str> {
     let is_huffman = input.first().is_some_and(|first| first & 0x80 != 0);
     let (len, rest) = integer::read(input, 7)?;

@@ -1,4 +1,4 @@
-//! HPACK, encoded (RFC 7541 section 6).
+//! HPACK encoding (RFC 7541 section 6).
 
 use http::{Name, Status};
 
@@ -6,19 +6,19 @@ use crate::entries::{STATIC_ENTRIES, STATIC_LEN, static_name};
 use crate::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
 use crate::{huffman, integer};
 
-/// The largest dynamic table that this encoder uses, however much the peer allows.
+/// Maximum size of the encoder's dynamic table, in bytes, even if the peer allows more.
 pub const TABLE_BYTES_MAX: usize = 4096;
-/// Places of the index over the dynamic table, which has at most 128 entries.
+/// Number of buckets of the index over the dynamic table, which has at most 128 entries.
 const PLACES: usize = 256;
 
-/// Whether a field enters the dynamic table.
+/// The indexing of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Indexing {
-    /// It does.
+    /// The field is added to the dynamic table.
     Yes,
-    /// It differs from message to message, and would evict what repeats.
+    /// Not added: the value differs from message to message and would evict repeated fields.
     No,
-    /// It is a secret that a guess beside it must not reveal (RFC 7541 section 7.1).
+    /// Never indexed: a secret that must not be exposed to guessing by compression (RFC 7541 section 7.1).
     Never,
 }
 
@@ -26,9 +26,11 @@ enum Indexing {
 #[derive(Debug)]
 pub struct HpackEncoder {
     table: DynamicTable,
-    /// By hash: the low bits of the number of an entry, which it has by the order of entry. What is found here is compared.
+    /// Buckets by hash: the low bits of an entry's sequence number. An entry found here is compared before
+    /// use.
     places: Vec<u16>,
-    /// Size updates that the next block begins with: the smallest size since the last block, and the last.
+    /// Size updates to emit before the next block: the smallest size since the last block, and the final
+    /// size.
     update: Option<(usize, usize)>,
 }
 
@@ -39,7 +41,7 @@ impl Default for HpackEncoder {
 }
 
 impl HpackEncoder {
-    /// Memory that the dynamic table holds.
+    /// Memory held by the dynamic table, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.table.held_bytes() + self.places.capacity() * size_of::<u16>()
@@ -50,7 +52,7 @@ impl HpackEncoder {
         self.table.shrink();
     }
 
-    /// Takes the peer's limit for the dynamic table (SETTINGS_HEADER_TABLE_SIZE).
+    /// Applies the peer's limit for the dynamic table (SETTINGS_HEADER_TABLE_SIZE).
     pub fn limit(&mut self, table_bytes_max: usize) {
         let size = table_bytes_max.min(TABLE_BYTES_MAX);
         if size != self.table.size_max() || self.update.is_some() {
@@ -60,7 +62,7 @@ impl HpackEncoder {
         }
     }
 
-    /// Begins a header block.
+    /// Begins a header block by emitting pending size updates.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some((smallest, size)) = self.update.take() {
             if smallest < size {
@@ -70,7 +72,7 @@ impl HpackEncoder {
         }
     }
 
-    /// A whole header block.
+    /// Encodes a whole header block.
     pub fn section<'f>(&mut self, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) {
         self.begin(out);
         for (name, value) in fields {
@@ -78,7 +80,7 @@ impl HpackEncoder {
         }
     }
 
-    /// The `:status` field.
+    /// Encodes the `:status` field.
     pub(crate) fn status(&mut self, out: &mut Vec<u8>, status: Status) {
         let index = match status.code() {
             200 => 8,
@@ -98,7 +100,7 @@ impl HpackEncoder {
         out.push(0x80 | index);
     }
 
-    /// The pseudo-header field of the static entry `index`, which has this value or another one.
+    /// Encodes a pseudo-header field whose name is that of the static entry `index`.
     pub(crate) fn pseudo(&mut self, out: &mut Vec<u8>, index: usize, value: &[u8]) {
         let entry = &STATIC_ENTRIES[index - 1];
         for (at, other) in STATIC_ENTRIES.iter().enumerate().skip(index - 1) {
@@ -116,12 +118,12 @@ impl HpackEncoder {
         }
     }
 
-    /// A field; its name is encoded in small letters, its value must hold field bytes only.
+    /// Encodes a field; the name is converted to lower case, and the value must be a valid field value.
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
         self.named_field(out, Name::of(name), name, value);
     }
 
-    /// A field whose name was looked up.
+    /// Encodes a field whose name has already been looked up.
     pub(crate) fn named_field(&mut self, out: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) {
         let named = static_name(id);
         match indexing(id, name, value) {
@@ -131,7 +133,7 @@ impl HpackEncoder {
         }
     }
 
-    /// The index of a name: that of the static table, or that of a dynamic entry; 0 where there is none.
+    /// The index of a name in the static table or of a dynamic entry; 0 if there is none.
     fn name_index(&self, id: Name, name: &[u8], named: usize) -> usize {
         match named {
             0 => self.find(hash(id, name, b""), |other, _| other.eq_ignore_ascii_case(name)).unwrap_or(0),
@@ -156,14 +158,15 @@ impl HpackEncoder {
         if self.places.is_empty() {
             self.places.resize(PLACES, 0);
         }
-        // Two entries of one place hide one another: the older one is then written again, which is correct too.
+        // Entries in the same bucket replace each other: the older one is encoded as a literal again, which
+        // is also correct.
         self.places[hashed as usize % PLACES] = self.table.added() as u16;
         if named == 0 {
             self.places[hash(id, name, b"") as usize % PLACES] = self.table.added() as u16;
         }
     }
 
-    /// The index of the entry with that hash which fits.
+    /// The index of the entry with that hash for which `fits` returns true.
     fn find(&self, hashed: u32, fits: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
         let place = *self.places.get(hashed as usize % PLACES)?;
         let back = usize::from((self.table.added() as u16).wrapping_sub(place));
@@ -175,7 +178,7 @@ impl HpackEncoder {
 
 const ACCEPT_ENCODING: usize = 16;
 
-/// Writes a literal field behind its opcode, with the index of its name or the name itself.
+/// Writes a literal field after its opcode, with the index of its name or the name itself.
 fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8], value: &[u8]) {
     integer::write(out, opcode, prefix, index);
     if index == 0 {
@@ -189,7 +192,7 @@ fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8]
     string(out, value, huffman::encoded_len(value));
 }
 
-/// Writes a string, in Huffman's code where that is shorter; `encoded_len` is its length then.
+/// Writes a string, Huffman-coded if that is shorter; `encoded_len` is the Huffman-coded length.
 fn string(out: &mut Vec<u8>, text: &[u8], encoded_len: usize) {
     if encoded_len < text.len() {
         integer::write(out, 0x80, 7, encoded_len);
@@ -200,11 +203,11 @@ fn string(out: &mut Vec<u8>, text: &[u8], encoded_len: usize) {
     }
 }
 
-/// Which fields enter the table.
+/// Decides the indexing of a field.
 fn indexing(id: Name, name: &[u8], value: &[u8]) -> Indexing {
     match id {
         Name::Authorization | Name::ProxyAuthorization | Name::SetCookie => Indexing::Never,
-        // A short value can be guessed byte by byte.
+        // A short value could be guessed byte by byte.
         Name::Cookie if value.len() < 20 => Indexing::Never,
         Name::Age
         | Name::ContentLength
@@ -223,7 +226,7 @@ fn indexing(id: Name, name: &[u8], value: &[u8]) -> Indexing {
     }
 }
 
-/// A hash of a field: of its name's number where it is known, else of the name in small letters.
+/// A hash of a field: computed from the name's number if known, otherwise from the lower-case name.
 fn hash(id: Name, name: &[u8], value: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = u64::from(id as u8) ^ (value.len() as u64) << 8;

@@ -4,11 +4,12 @@ use http::Name;
 
 /// An entry of the static table.
 pub(crate) struct StaticEntry {
-    /// Which known field it is.
+    /// The known name of the field.
     pub(crate) id: Name,
-    /// `name: value` and a line end: the form in which fields are decoded.
+    /// The line `name: value\r
+    /// `, the form in which fields are decoded.
     pub(crate) line: &'static str,
-    /// Bytes of the name.
+    /// Length of the name in bytes.
     pub(crate) name_len: usize,
 }
 
@@ -37,7 +38,7 @@ macro_rules! entries {
     };
 }
 
-/// The entries; the first one has index 1.
+/// The entries; the first entry has index 1.
 pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
 
 /// Number of entries.
@@ -107,7 +108,7 @@ entries! {
     WwwAuthenticate "www-authenticate" "";
 }
 
-/// The index of the entry whose name is that of a known field; 0 where there is none.
+/// The index of the first entry with a known name; 0 if there is none.
 pub(crate) const fn static_name(id: Name) -> usize {
     BY_NAME[id as usize] as usize
 }

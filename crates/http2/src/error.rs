@@ -1,6 +1,6 @@
-//! What ends a stream or a connection (RFC 9113 sections 5.4 and 7).
+//! Errors of a stream or a connection (RFC 9113 sections 5.4 and 7).
 
-/// An error code of RST_STREAM and GOAWAY frames (RFC 9113 section 7). Codes that are not registered are kept as they came.
+/// An error code of RST_STREAM and GOAWAY frames (RFC 9113 section 7). Unregistered codes are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorCode(pub u32);
 
@@ -23,7 +23,7 @@ impl ErrorCode {
 }
 
 impl ErrorCode {
-    /// Its name in RFC 9113, for logs; empty for a code that is not registered.
+    /// The name in RFC 9113, for logs; empty for an unregistered code.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self.0 {
@@ -46,35 +46,36 @@ impl ErrorCode {
     }
 }
 
-/// Why a connection ends: the code of the GOAWAY frame and one static reason, for logs. After it the connection is closed.
+/// A connection error: the code of the GOAWAY frame and a static reason, for logs. The connection must be
+/// closed afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
-    /// The code that the peer is sent.
+    /// The code sent to the peer.
     pub code: ErrorCode,
-    /// Why, in a few words. Never holds bytes of the peer.
+    /// The reason, in a few words. Never contains bytes sent by the peer.
     pub reason: &'static str,
 }
 
 impl ConnectionError {
-    /// An error of any code.
+    /// Creates an error with any code.
     #[must_use]
     pub const fn new(code: ErrorCode, reason: &'static str) -> ConnectionError {
         ConnectionError { code, reason }
     }
 
-    /// PROTOCOL_ERROR, the common case.
+    /// Creates a PROTOCOL_ERROR, the common case.
     #[must_use]
     pub const fn protocol(reason: &'static str) -> ConnectionError {
         ConnectionError { code: ErrorCode::PROTOCOL_ERROR, reason }
     }
 
-    /// COMPRESSION_ERROR: a header block that cannot be decoded.
+    /// Creates a COMPRESSION_ERROR: a header block that cannot be decoded.
     #[must_use]
     pub const fn compression(reason: &'static str) -> ConnectionError {
         ConnectionError { code: ErrorCode::COMPRESSION_ERROR, reason }
     }
 
-    /// ENHANCE_YOUR_CALM: the peer costs more than its share.
+    /// Creates an ENHANCE_YOUR_CALM error: the peer has exceeded its share of memory or work.
     #[must_use]
     pub const fn calm(reason: &'static str) -> ConnectionError {
         ConnectionError { code: ErrorCode::ENHANCE_YOUR_CALM, reason }

@@ -1,4 +1,4 @@
-//! Bytes in, events out.
+//! Input: bytes in, events out.
 
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{FrameHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, PREFACE, flag, kind};
@@ -6,11 +6,11 @@ use crate::ledger::price;
 use crate::machine::{Event, Machine, Opening};
 
 impl Machine {
-    /// Takes bytes. Returns how many of them are done with, and what they were; feed the others again, with those that
-    /// follow. `now_ms` is the time by any clock that does not go back.
+    /// Processes received bytes. Returns the number of bytes consumed and an event; feed the remaining bytes
+    /// again, together with those that follow. `now_ms` is the time of any monotonic clock.
     ///
     /// # Errors
-    /// A [`ConnectionError`]: flush, which sends the GOAWAY frame, and close.
+    /// A [`ConnectionError`]: flush, which sends the GOAWAY frame, and close the connection.
     pub fn feed(&mut self, bytes: &[u8], now_ms: u64) -> Result<(usize, Event), ConnectionError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -19,7 +19,7 @@ impl Machine {
         if self.was_slowed {
             self.is_slowed();
         }
-        // A span holds 32 bits: whatever is fed beyond that comes with the next call.
+        // A span has 32 bits: any further bytes are left for the next call.
         let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
         let result = self.advance(bytes);
         if let Err(error) = result {
@@ -76,7 +76,8 @@ impl Machine {
         }
     }
 
-    /// What the header of a frame alone shows. Nothing is changed: a frame is looked at again when more of it has come.
+    /// Validates a frame by its header alone. Changes no state, because a frame is checked again when more of
+    /// it arrives.
     fn check(&self, header: FrameHeader) -> Result<(), ConnectionError> {
         if self.opening == Opening::Settings && (header.kind != kind::SETTINGS || header.has(flag::ACK)) {
             return Err(ConnectionError::protocol("first frame is not SETTINGS"));
@@ -123,8 +124,8 @@ impl Machine {
         }
     }
 
-    /// Takes the frame of that header, whose payload `rest` begins with. Returns how much of the payload was taken; `None`
-    /// where more has to come first.
+    /// Processes the frame with that header, whose payload begins `rest`. Returns the number of payload bytes
+    /// consumed; `None` if more bytes are needed.
     fn frame(
         &mut self,
         header: FrameHeader,

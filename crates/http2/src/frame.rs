@@ -1,12 +1,12 @@
-//! Frames: their nine bytes of header, read and written (RFC 9113 sections 4 and 6).
+//! Reading and writing frames (RFC 9113 sections 4 and 6).
 
 use crate::error::ErrorCode;
 
-/// Bytes of a frame's header.
+/// Length of a frame header in bytes.
 pub const HEADER_BYTES: usize = 9;
-/// What a client sends first (RFC 9113 section 3.4).
+/// The connection preface of a client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The largest payload that every endpoint accepts, and the largest that this one does.
+/// The largest payload that every endpoint must accept, and the largest that this one accepts, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 16_384;
 /// The largest stream identifier and the largest window.
 pub const MAX_31_BITS: u32 = 0x7fff_ffff;
@@ -23,7 +23,7 @@ pub(crate) mod kind {
     pub(crate) const GOAWAY: u8 = 0x7;
     pub(crate) const WINDOW_UPDATE: u8 = 0x8;
     pub(crate) const CONTINUATION: u8 = 0x9;
-    /// RFC 9218 section 7.1.
+    /// PRIORITY_UPDATE (RFC 9218 section 7.1).
     pub(crate) const PRIORITY_UPDATE: u8 = 0x10;
 }
 
@@ -39,16 +39,16 @@ pub(crate) mod flag {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub(crate) len: usize,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    /// The stream; 0 is the connection.
+    /// The stream identifier; 0 for the connection.
     pub(crate) stream: u32,
 }
 
 impl FrameHeader {
-    /// The header at the start of `bytes`, if all of it is there.
+    /// Parses the header at the start of `bytes`; `None` if it is incomplete.
     pub(crate) fn read(bytes: &[u8]) -> Option<FrameHeader> {
         let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEADER_BYTES>()?;
         Some(FrameHeader {
@@ -59,7 +59,7 @@ impl FrameHeader {
         })
     }
 
-    /// The header as it is sent. `len` must fit 24 bits, which the peer's largest frame guarantees.
+    /// Encodes the header. `len` must fit 24 bits, which the peer's maximum frame size guarantees.
     pub(crate) const fn bytes(self) -> [u8; HEADER_BYTES] {
         debug_assert!(self.len < 1 << 24);
         let stream = self.stream.to_be_bytes();
@@ -78,7 +78,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Writes a SETTINGS frame of these settings.
+/// Writes a SETTINGS frame.
 pub(crate) fn settings(out: &mut Vec<u8>, settings: &[(u16, u32)]) {
     let header = FrameHeader { len: settings.len() * 6, kind: kind::SETTINGS, flags: 0, stream: 0 };
     out.extend_from_slice(&header.bytes());
@@ -93,7 +93,7 @@ pub(crate) fn settings_ack(out: &mut Vec<u8>) {
     frame(out, kind::SETTINGS, flag::ACK, 0, &[]);
 }
 
-/// Writes a PING frame, or the answer to one.
+/// Writes a PING frame or its acknowledgement.
 pub(crate) fn ping(out: &mut Vec<u8>, is_ack: bool, payload: [u8; 8]) {
     frame(out, kind::PING, if is_ack { flag::ACK } else { 0 }, 0, &payload);
 }
@@ -109,7 +109,7 @@ pub(crate) fn rst_stream(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
     frame(out, kind::RST_STREAM, 0, stream, &code.0.to_be_bytes());
 }
 
-/// Writes a GOAWAY frame; `reason` is for whoever reads the peer's logs.
+/// Writes a GOAWAY frame; `reason` is debug data for the peer's logs.
 pub(crate) fn goaway(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, reason: &str) {
     let len = 8 + reason.len();
     out.extend_from_slice(&FrameHeader { len, kind: kind::GOAWAY, flags: 0, stream: 0 }.bytes());
@@ -126,7 +126,7 @@ pub(crate) fn priority_update(out: &mut Vec<u8>, stream: u32, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The four bytes at `at` as a number; the caller has checked the length.
+/// Reads the big-endian number at `at`; the caller has checked the length.
 pub(crate) fn u32_at(payload: &[u8], at: usize) -> u32 {
     payload[at..].first_chunk::<4>().map_or(0, |four| u32::from_be_bytes(*four))
 }

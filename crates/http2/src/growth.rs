@@ -1,4 +1,4 @@
-//! Windows that grow with the measured rate, and shrink again while memory is short.
+//! Receive windows that grow with the measured rate and shrink again while memory is short.
 
 use crate::frame::{self, MAX_31_BITS};
 use crate::machine::{Machine, Opening};
@@ -6,9 +6,9 @@ use crate::settings::WINDOW_BYTES_INITIAL;
 use crate::window::{GROWTH_PING, GrowthProbe, WindowGrowth};
 
 impl Machine {
-    /// Sets how many bytes the connection's window may grow by beyond its first size, and the windows of all streams together; 0, with
-    /// which a machine begins, for windows that stay as they are. A smaller figure than before shrinks them: what
-    /// the peer was allowed stays allowed, and its room is not given back once it is consumed.
+    /// Sets the maximum number of bytes by which the connection's window may grow beyond its initial size,
+    /// and the windows of all streams together; 0, the default, for fixed windows. A smaller value shrinks
+    /// windows: credit already granted to the peer stays valid, but is not replenished once it is consumed.
     pub fn limit_growth(&mut self, bytes_max: u32) {
         let growth = &mut self.growth;
         let shrinks = bytes_max < growth.bytes_max;
@@ -29,7 +29,8 @@ impl Machine {
         }
     }
 
-    /// The size of a stream's receive window, or of the connection's (stream 0), in bytes; 0 for a stream that is not there.
+    /// The size of a stream's receive window, or of the connection's (stream 0), in bytes; 0 for an unknown
+    /// stream.
     #[must_use]
     pub fn window_size(&self, stream: u32) -> u32 {
         match stream {
@@ -38,8 +39,8 @@ impl Machine {
         }
     }
 
-    /// Whether the peer has been asked for an answer. Some clients read nothing before they have sent it: who waits for them to read
-    /// has to read meanwhile.
+    /// Whether a measuring ping is unanswered. Some clients stop reading until they have sent the answer: a
+    /// caller that waits for them to read must read meanwhile.
     #[must_use]
     pub fn is_measuring(&self) -> bool {
         self.growth.probe.is_some()
@@ -49,7 +50,7 @@ impl Machine {
         self.options.connection_window.clamp(WINDOW_BYTES_INITIAL, MAX_31_BITS / 2)
     }
 
-    /// Content was consumed.
+    /// Counts consumed content.
     pub(crate) fn count_consumed(&mut self, stream: u32, len: usize) {
         let growth = &mut self.growth;
         growth.wait_bytes = growth.wait_bytes.saturating_sub(len);
@@ -61,8 +62,8 @@ impl Machine {
         }
     }
 
-    /// Begins a measurement where one is due. The ping follows the announcement of a window, so that its answer comes after all that
-    /// the peer may send by then.
+    /// Starts a measurement if one is due. The ping is sent after the window update, so that its answer
+    /// arrives after all the data that the peer may send by then.
     pub(crate) fn measure_rate(&mut self, stream: u32) {
         let growth = &mut self.growth;
         let may_grow = growth.streams < growth.bytes_max && growth.wait_bytes == 0 && growth.probe.is_none();
@@ -78,14 +79,14 @@ impl Machine {
         frame::ping(&mut self.control, false, GROWTH_PING);
     }
 
-    /// Whether a window was the bottleneck meanwhile.
+    /// Whether a window was the bottleneck during the measurement.
     fn is_held_up(&self, probe: &GrowthProbe) -> bool {
         let stream_window = self.window_size(probe.stream);
         WindowGrowth::target(stream_window, probe.stream_bytes).is_some()
             || WindowGrowth::target(self.receive_window.size(), probe.connection_bytes).is_some()
     }
 
-    /// A ping of a measurement was answered.
+    /// Processes the answer to a measuring ping.
     pub(crate) fn take_growth_answer(&mut self) {
         let Some(probe) = self.growth.probe.take() else { return };
         if !probe.is_second && !self.is_held_up(&probe) {
@@ -110,7 +111,7 @@ impl Machine {
                 wait_bytes = 0;
             }
         }
-        // Streams whose windows have grown leave the others what they had.
+        // Growth of stream windows must not reduce the room of other streams in the connection's window.
         let first = self.connection_window_first();
         size = size.max(first + self.growth.streams.min(self.growth.bytes_max)).max(before);
         if size > before {

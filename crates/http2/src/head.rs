@@ -1,4 +1,5 @@
-//! Field sections as messages (RFC 9113 section 8): as strict as HTTP/1, so that a request means the same whatever carried it.
+//! Validation of field sections as messages (RFC 9113 section 8), as strict as HTTP/1, so that a request
+//! means the same over every protocol version.
 
 use http::{
     BodySize, ContentLength, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status, Target,
@@ -8,21 +9,21 @@ use http::{
 use crate::block::FieldBlock;
 use crate::priority::Priority;
 
-/// Why a field section is no message.
+/// The reason for rejecting a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadError {
-    /// It breaks a rule of HTTP/2: the stream is reset (RFC 9113 section 8.1.1).
+    /// Malformed under HTTP/2: the stream is reset (RFC 9113 section 8.1.1).
     Malformed(&'static str),
-    /// It is refused with a response.
+    /// Refused with a response.
     Refused(Reject),
 }
 
 use HeadError::Malformed;
 
-/// What a request says beside its [`Head`].
+/// Properties of a request that are not part of its [`Head`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestExtras {
-    /// `Content-Length`, where DATA has to come to as much.
+    /// `Content-Length`, which must equal the total length of DATA.
     pub(crate) length: Option<u64>,
     /// The `Priority` field.
     pub(crate) priority: Option<Priority>,
@@ -43,7 +44,7 @@ struct PseudoFields {
 }
 
 impl PseudoFields {
-    /// Those at the start of `fields`, and how many they are.
+    /// Reads the pseudo-header fields at the start of the block; returns them and their number.
     fn read(block: &FieldBlock) -> Result<(PseudoFields, usize), HeadError> {
         let (mut pseudo, mut count) = (PseudoFields::default(), 0);
         for field in &block.fields {
@@ -66,8 +67,9 @@ impl PseudoFields {
     }
 }
 
-/// Makes the block's section a request: `head` gets its fields, with `Host` first among them, and spans into the block's bytes.
-/// `ended` says that no body follows; `connect_protocol` that extended CONNECT is allowed.
+/// Converts the block's section to a request: `head` receives the fields, with `Host` first, and spans into
+/// the block's bytes. `ended` means that no body follows; `connect_protocol` that extended CONNECT is
+/// allowed.
 pub(crate) fn request(
     block: &mut FieldBlock,
     head: &mut Head,
@@ -78,7 +80,7 @@ pub(crate) fn request(
     *head = Head { fields: std::mem::take(&mut head.fields), version: Version::Http2, ..Head::default() };
     head.fields.clear();
     if block.is_too_large {
-        // A response to HEAD has no content, whatever the reason of the refusal.
+        // The method must be known for any refusal, because a response to HEAD has no content.
         let method = block.iter().find(|(name, _)| *name == b":method").map(|(_, value)| Method::of(value));
         head.method = method.unwrap_or_default();
         return Err(HeadError::Refused(Reject::new(Status::FIELDS_TOO_LARGE, "head too large")));
@@ -94,7 +96,7 @@ pub(crate) fn request(
     let host = authority(&pseudo, &facts, block, head)?;
     std::mem::swap(&mut head.fields, &mut block.fields);
     match host {
-        // One of the pseudo-header fields gives its place.
+        // `Host` replaces one of the pseudo-header fields.
         Some(host) => {
             head.fields.replace(count - 1, host);
             head.fields.remove(..count - 1);
@@ -124,7 +126,7 @@ pub(crate) fn request(
     }
 }
 
-/// Method, scheme and path. Returns what the request is refused with though it is well formed.
+/// Parses method, scheme and path. Returns a reject for a request that is well-formed but refused.
 fn request_line(
     pseudo: &PseudoFields,
     block: &FieldBlock,
@@ -168,7 +170,7 @@ fn request_line(
     }
     let method = if is_connect { Method::Get } else { head.method };
     head.target = Target::parse(method, bytes, path).map_err(malformed)?;
-    // The same bytes as of HTTP/1's request line.
+    // Counts the same bytes as the request line of HTTP/1.
     let line_len = head.method_name.len() + text.len() + " \u{20}HTTP/1.1\r\n".len();
     let too_long = Reject::new(Status::URI_TOO_LONG, "request line too long");
     Ok((line_len > limits.start_line_bytes_max).then_some(too_long))
@@ -178,8 +180,8 @@ fn malformed(reject: Reject) -> HeadError {
     Malformed(reject.reason)
 }
 
-/// The request's authority: `:authority`, else `Host`; where both are there they must be the same. Returns the `Host` field that
-/// is to be added.
+/// Determines the request's authority: `:authority`, otherwise `Host`; if both exist they must be equal.
+/// Returns the `Host` field to add.
 fn authority(
     pseudo: &PseudoFields,
     facts: &Facts,
@@ -216,7 +218,8 @@ fn authority(
     }
 }
 
-/// Makes one of the `Cookie` fields that a client may split (RFC 9113 section 8.2.3), in the place of the first.
+/// Joins the `Cookie` fields that a client may split (RFC 9113 section 8.2.3) into one, at the position of
+/// the first.
 fn join_cookies(head: &mut Head, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.extend_from_slice(b"cookie: ");
@@ -254,7 +257,7 @@ enum Expects {
     Unknown,
 }
 
-/// What the fields of a head say together.
+/// The combined meaning of the fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     length: ContentLength,
@@ -300,8 +303,8 @@ impl Facts {
     }
 }
 
-/// Makes the block's section a response: its status, and its `Content-Length`. The pseudo-header field is taken out of the
-/// fields. `is_lenient` accepts a repeated `Content-Length`.
+/// Converts the block's section to a response: its status and its `Content-Length`. The pseudo-header field
+/// is removed from the fields. `is_lenient` accepts a repeated `Content-Length`.
 pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Status, Option<u64>), HeadError> {
     if block.is_too_large {
         return Err(Malformed("response head too large"));
@@ -324,7 +327,8 @@ pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Stat
     Ok((status, length))
 }
 
-/// Makes the block's section trailers. Fields that would change how the message is understood are left out.
+/// Converts the block's section to trailers. Fields that would change the meaning of the message are left
+/// out.
 pub(crate) fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
     if block.is_too_large {
         return Err(Malformed("trailers too large"));

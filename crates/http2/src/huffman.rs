@@ -1,9 +1,10 @@
-//! The Huffman code of RFC 7541 appendix B, in both directions.
+//! The Huffman code of RFC 7541 appendix B: encoding and decoding.
 //!
-//! The code is canonical: within a length, codes follow the order of their symbols, and each length continues where the
-//! shorter one ended. So the lengths alone define it, and every table here is computed from them at compile time.
+//! The code is canonical: codes of equal length follow the order of their symbols, and each length continues
+//! where the shorter one ended. The lengths alone define the code, and every table here is computed from them
+//! at compile time.
 
-/// Bits of the code of each byte.
+/// Code length of each byte, in bits.
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
     28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6,
@@ -17,20 +18,21 @@ const LENGTHS: [u8; 256] = [
     27, 27, 26,
 ];
 
-/// Bits of the longest code; that of the end-of-string symbol too, which is all ones.
+/// Length of the longest code in bits; the end-of-string symbol, all ones, has this length too.
 const BITS_MAX: usize = 30;
-/// Bits that one look into [`PAIRS`] decides.
+/// Number of bits that index [`PAIRS`].
 const PAIR_BITS: usize = 10;
 
-/// The canonical code, by length.
+/// The canonical code, ordered by length.
 struct Canonical {
     /// The bytes in the order of their codes.
     symbols: [u8; 256],
-    /// Where the symbols of each length begin in `symbols`.
+    /// Index in `symbols` of the first symbol of each length.
     offsets: [u16; BITS_MAX + 2],
     /// The first code of each length.
     first: [u32; BITS_MAX + 2],
-    /// The first code after each length, aligned to 30 bits: what is below it is of this length or shorter.
+    /// The first code after each length, aligned to 30 bits: smaller values have this length or a shorter
+    /// one.
     limits: [u32; BITS_MAX + 2],
 }
 
@@ -70,13 +72,13 @@ const CODES: [u32; 256] = {
     codes
 };
 
-/// What some bits begin with: up to two whole codes.
+/// The one or two complete codes at the start of a bit sequence.
 #[derive(Clone, Copy)]
 struct Pair {
     symbols: [u8; 2],
-    /// 0 where the first code is longer than the bits looked at.
+    /// Number of complete codes; 0 if the first code is longer than the bits.
     count: u8,
-    /// Bits of both codes.
+    /// Total bits of the codes.
     bits: u8,
     /// Bits of the first code.
     first_bits: u8,
@@ -101,7 +103,7 @@ static PAIRS: [Pair; 1 << PAIR_BITS] = {
     pairs
 };
 
-/// The code that 30 bits begin with, if it has at most `bits_max` bits: its symbol and its length.
+/// The code at the start of 30 bits, if it has at most `bits_max` bits: its symbol and its length.
 const fn symbol_of(window: u32, bits_max: usize) -> Option<(u8, usize)> {
     let mut bits = 5;
     while bits <= bits_max {
@@ -115,13 +117,13 @@ const fn symbol_of(window: u32, bits_max: usize) -> Option<(u8, usize)> {
     None
 }
 
-/// Bytes of `text` once encoded.
+/// Length of `text` once encoded, in bytes.
 pub(crate) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
-/// Appends the code of `text`, padded with ones.
+/// Appends the encoded `text`, padded with ones.
 pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut pending, mut bits) = (0u64, 0u32);
     for &byte in text {
@@ -142,16 +144,17 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the text of `code`. On an error, `out` holds what came before it.
+/// Decodes `code` and appends the text. On an error, `out` holds the text decoded before it.
 ///
 /// # Errors
-/// Padding of eight bits or more, padding that is not ones, and the end-of-string symbol (RFC 7541 section 5.2).
+/// Padding of eight bits or more, padding that is not ones, and the end-of-string symbol (RFC 7541 section
+/// 5.2).
 pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     let start = out.len();
-    // The shortest code has five bits; each look writes two bytes.
+    // The shortest code has five bits; each lookup writes two bytes.
     out.resize(start + code.len() * 8 / 5 + 2, 0);
     let (mut len, mut rest) = (start, code);
-    // The bits that are read and not decoded stand at the top of `window`; below them are zeros.
+    // Bits read but not yet decoded are at the top of `window`; the bits below are zeros.
     let (mut window, mut bits) = (0u64, 0usize);
     loop {
         if bits <= 32
@@ -191,7 +194,7 @@ pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str>
         bits -= used;
     }
     out.truncate(len);
-    // What is left is shorter than any code, or the end-of-string symbol.
+    // The remaining bits are padding: shorter than any code, or a prefix of the end-of-string symbol.
     match bits {
         0..8 if window == !(u64::MAX >> bits) => Ok(()),
         30.. => Err("end-of-string symbol in a string"),
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_rfc() {
-        // One of each length (RFC 7541 appendix B).
+        // One code of each length (RFC 7541 appendix B).
         for (symbol, code, bits) in [
             (b'0', 0x0, 5),
             (b'%', 0x15, 6),
@@ -239,7 +242,7 @@ mod tests {
         ] {
             assert_eq!((CODES[usize::from(symbol)], LENGTHS[usize::from(symbol)]), (code, bits), "{symbol}");
         }
-        // The whole table, as a sum over all codes of the appendix.
+        // The whole table, verified by a sum over all codes of the appendix.
         let all: u64 = CODES.iter().zip(LENGTHS).map(|(&code, bits)| u64::from(code) * u64::from(bits)).sum();
         assert_eq!(all, 426_587_047_688);
         assert_eq!(
@@ -266,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A decoder of one bit at a time, too simple to be wrong.
+    /// A trivially simple decoder of one bit at a time.
     fn bit_by_bit(code: &[u8]) -> Option<Vec<u8>> {
         let (mut out, mut value, mut bits) = (Vec::new(), 0u32, 0u8);
         for at in 0..code.len() * 8 {

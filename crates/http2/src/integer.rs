@@ -1,9 +1,10 @@
-//! Integers of HPACK (RFC 7541 section 5.1).
+//! HPACK integers (RFC 7541 section 5.1).
 
-/// Bytes that may follow the prefix: 28 bits, far above every limit here.
+/// Maximum number of bytes after the prefix: 28 bits, far above every limit here.
 const CONTINUED_MAX: usize = 4;
 
-/// Writes `value` behind the bits of `opcode`, of which the low `prefix` are the integer's.
+/// Writes `value` with an integer prefix of the low `prefix` bits; the other bits of the first byte are those
+/// of `opcode`.
 pub(crate) fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
     let max = (1usize << prefix) - 1;
     if value < max {
@@ -19,10 +20,11 @@ pub(crate) fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
     out.push(rest as u8);
 }
 
-/// Reads the integer at the start of `bytes`, of whose first byte the low `prefix` bits count; and what follows it.
+/// Reads the integer at the start of `bytes`, with a prefix of the low `prefix` bits; returns it and the
+/// remaining bytes.
 ///
 /// # Errors
-/// A static reason: it is cut off, or longer than any that can be meant.
+/// A static reason: the integer is cut off or too large.
 pub(crate) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), &'static str> {
     let [first, rest @ ..] = bytes else { return Err("header block ends in an instruction") };
     let max = (1u8 << prefix).wrapping_sub(1);

@@ -1,48 +1,50 @@
-//! The account of what one peer makes us hold and do.
+//! Accounting of the memory and work that one peer causes.
 //!
-//! Two figures. `held` is memory: each byte kept for the peer is added when it is kept and taken off when it is freed. `credit`
-//! is work: a frame that brings no request or response further costs some, a request that is served to its end earns some, and
-//! time gives a little, so that a connection that lives for days may send a ping now and then. A peer that is over half of
-//! its share is slowed: it may open one stream at a time and gets no more window. One that is over all of it
-//! is disconnected with ENHANCE_YOUR_CALM.
+//! There are two figures. `held` is memory: each byte kept for the peer is added when it is stored and
+//! subtracted when it is freed. `credit` is work: a frame that does not advance a request or response costs
+//! credit, a request that is served completely earns some, and time adds a little, so that a connection that
+//! lives for days may send occasional pings. A peer that holds more than half of its memory, or has less than
+//! a quarter of its credit left, is throttled: it may open only one stream at a time, and its windows are not
+//! replenished. A peer that exceeds its share is disconnected with ENHANCE_YOUR_CALM.
 
 use crate::error::ConnectionError;
 
-/// What frames cost and what earns credit, in the unit of one frame that is cheap to handle.
+/// Costs and earnings of credit; the unit is one frame that is cheap to handle.
 pub(crate) mod price {
-    /// A frame that changes or asks something, but moves no message: PING, PRIORITY, WINDOW_UPDATE, SETTINGS, an unknown one.
+    /// Cost of a frame that advances no message: PING, PRIORITY, WINDOW_UPDATE, SETTINGS, or an unknown type.
     pub(crate) const FRAME: u32 = 1;
-    /// Settings of one SETTINGS frame, or open streams that it concerns, which cost as much as a frame.
+    /// Number of settings in one SETTINGS frame, or of open streams that it affects, that cost as much as a
+    /// frame.
     pub(crate) const SETTINGS_PER_FRAME: u32 = 16;
-    /// A CONTINUATION frame without a byte.
+    /// Cost of an empty CONTINUATION frame.
     pub(crate) const EMPTY_CONTINUATION: u32 = 20;
-    /// A stream that the peer opens while it may not.
+    /// Cost of a stream that the peer opens beyond the limit.
     pub(crate) const REFUSED: u32 = 4;
-    /// A stream that the peer resets before its response is complete.
+    /// Cost of a stream that the peer resets before its response is complete.
     pub(crate) const RESET: u32 = 4;
-    /// Bytes of a decoded head, so many of which cost as much as a frame. Heads within the limits have fewer.
+    /// Bytes of a decoded head that cost as much as one frame. Heads within the limits are smaller.
     pub(crate) const HEAD_BYTES_FREE: usize = 64 * 1024;
-    /// A request that is answered with an error because its head is over a limit.
+    /// Cost of a request that is answered with an error because its head exceeds a limit.
     pub(crate) const REFUSED_HEAD: u32 = 20;
-    /// A stream that we reset because of what the peer sent.
+    /// Cost of a stream that this side resets because of an error of the peer.
     pub(crate) const STREAM_ERROR: u32 = 20;
-    /// Earned by a request that is served to its end.
+    /// Earned by a request that is served completely.
     pub(crate) const FINISHED: u32 = 8;
-    /// Earned by a DATA frame sent, because the peer answers it with two WINDOW_UPDATE frames.
+    /// Earned by sending a DATA frame, because the peer answers it with two WINDOW_UPDATE frames.
     pub(crate) const DATA_SENT: u32 = 2;
-    /// Bytes of content sent, so many of which earn as much as a frame costs: some clients send two WINDOW_UPDATE frames for each
-    /// 4 KiB that they read (Go's).
+    /// Bytes of content sent that earn as much as one frame costs: some clients (Go's) send two WINDOW_UPDATE
+    /// frames for each 4 KiB read.
     pub(crate) const DATA_BYTES_PER_FRAME: u32 = 1024;
-    /// Earned with each second.
+    /// Earned every second.
     pub(crate) const SECOND: u32 = 2;
 }
 
 /// The share of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Bytes that may be held for the peer. Default 2 MiB.
+    /// Maximum number of bytes held for the peer. Default 2 MiB.
     pub held_bytes_max: usize,
-    /// Credit that a new connection has, and the most that it can have. Default 2,000.
+    /// Initial and maximum credit of a connection. Default 2,000.
     pub credit_max: u32,
 }
 
@@ -57,11 +59,11 @@ impl Default for Share {
 pub(crate) struct Ledger {
     share: Share,
     held: usize,
-    /// The most that was ever held.
+    /// Maximum of `held` so far.
     held_peak: usize,
     credit: u32,
     is_slowed: bool,
-    /// When credit was last given for time, in milliseconds.
+    /// Time of the last credit for elapsed time, in milliseconds.
     given_ms: Option<u64>,
 }
 
@@ -73,7 +75,7 @@ impl Ledger {
         Ledger { share, held: 0, held_peak: 0, credit: share.credit_max, is_slowed: false, given_ms: None }
     }
 
-    /// Gives credit for the time that has passed.
+    /// Adds credit for the elapsed time.
     pub(crate) fn tick(&mut self, now_ms: u64) {
         let given = *self.given_ms.get_or_insert(now_ms);
         let seconds = now_ms.saturating_sub(given) / 1000;
@@ -88,10 +90,10 @@ impl Ledger {
         self.credit = self.credit.saturating_add(credit).min(self.share.credit_max);
     }
 
-    /// Takes credit.
+    /// Subtracts credit.
     ///
     /// # Errors
-    /// ENHANCE_YOUR_CALM where there is not enough.
+    /// ENHANCE_YOUR_CALM if the credit is insufficient.
     pub(crate) fn spend(&mut self, credit: u32) -> Result<(), ConnectionError> {
         match self.credit.checked_sub(credit) {
             Some(left) => self.credit = left,
@@ -103,19 +105,20 @@ impl Ledger {
         Ok(())
     }
 
-    /// Adds memory that is held for the peer.
+    /// Adds memory held for the peer.
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.held += bytes;
         self.held_peak = self.held_peak.max(self.held);
     }
 
-    /// Takes off memory that was freed.
+    /// Subtracts memory that was freed.
     pub(crate) fn free(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.held, "freed what was not held");
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// Fails where `more` bytes, kept elsewhere, make it more than the share; `allowed` bytes of content may be unread beyond it.
+    /// Fails if the memory held, plus `more` bytes stored elsewhere, exceeds the share; `allowed` bytes of
+    /// unread content do not count.
     ///
     /// # Errors
     /// ENHANCE_YOUR_CALM.
@@ -124,7 +127,8 @@ impl Ledger {
         if held > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
     }
 
-    /// Whether the peer is slowed: from half of its share on, until it is back at a quarter of the memory and half of the credit.
+    /// Whether the peer is throttled: if it holds more than half of its memory or has less than a quarter of its
+    /// credit, until it is back at a quarter of the memory and half of the credit.
     pub(crate) fn is_slowed(&mut self, more: usize, allowed: usize) -> bool {
         let (held, max) = ((self.held + more).saturating_sub(allowed), self.share.held_bytes_max);
         let (credit, full) = (self.credit, self.share.credit_max);

@@ -1,7 +1,8 @@
 //! HTTP/2 for both ends of a connection (RFC 9113): bytes in, events out.
 //!
-//! This crate owns frames, HPACK, streams, windows and priorities, and the ledger of what a peer makes us hold and do. It
-//! never does I/O, reads a clock or wakes anybody: time is an argument, and what is to be sent is left in a buffer.
+//! This crate owns frames, HPACK, streams, windows and priorities, and the accounting of the memory and
+//! work that a peer causes. It never does I/O, reads a clock or wakes a task: time is an argument, and output
+//! is written to a buffer.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! One end of an HTTP/2 connection: its state, and what every frame needs of it.
+//! One end of an HTTP/2 connection: its state, and the operations shared by all frames.
 
 use http::{Fields, Head, Limits, Span, Status};
 
@@ -13,30 +13,32 @@ use crate::settings::{PeerSettings, TABLE_BYTES_INITIAL, WINDOW_BYTES_INITIAL, i
 use crate::streams::{Sending, StreamTable};
 use crate::window::{ReceiveWindow, SendWindow, WindowGrowth};
 
-/// Bytes of control frames that may wait for a peer that does not read.
+/// Maximum number of bytes of control frames queued for a peer that does not read.
 pub(crate) const CONTROL_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that a header block over CONTINUATION frames may have beyond the limit of a head, so that a head a little above it
-/// is still refused with a response.
+/// Bytes by which a header block in CONTINUATION frames may exceed the head limit, so that a slightly larger
+/// head is still refused with a response.
 const BLOCK_BYTES_MORE: usize = 16 * 1024;
 
-/// What a connection may cost, and what it allows.
+/// Limits and settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Limits of a head and of trailers, as for HTTP/1.
     pub head: Limits,
-    /// Streams that the peer may have open at a time (SETTINGS_MAX_CONCURRENT_STREAMS). Default 128.
+    /// Maximum number of concurrent streams of the peer (SETTINGS_MAX_CONCURRENT_STREAMS). Default 128.
     pub streams_max: u32,
-    /// Bytes of DATA that a stream may have on the way or unread (SETTINGS_INITIAL_WINDOW_SIZE). Default 64 KiB.
+    /// Maximum number of bytes of DATA in flight or unread per stream (SETTINGS_INITIAL_WINDOW_SIZE). Default
+    /// 64 KiB.
     pub stream_window: u32,
-    /// The same for all streams together; at least 65,535. Default 256 KiB.
+    /// Maximum for all streams together, in bytes; at least 65,535. Default 256 KiB.
     pub connection_window: u32,
-    /// Bytes of the dynamic table of heads that are received (SETTINGS_HEADER_TABLE_SIZE). Default 4,096.
+    /// Size of the dynamic table for received heads (SETTINGS_HEADER_TABLE_SIZE). Default 4,096 bytes.
     pub table_bytes_max: u32,
-    /// What the caller keeps in memory for each stream beside its head, charged to the peer. Default 4 KiB.
+    /// Memory that the caller keeps for each stream in addition to its head, charged to the peer. Default 4
+    /// KiB.
     pub stream_bytes: usize,
-    /// What the peer may make this side hold and do.
+    /// The peer's share of memory and work.
     pub share: Share,
-    /// Whether requests may be extended CONNECT (RFC 8441); a server's option. Default false.
+    /// Whether extended CONNECT requests (RFC 8441) are accepted; server only. Default false.
     pub connect_protocol: bool,
 }
 
@@ -55,33 +57,36 @@ impl Default for Options {
     }
 }
 
-/// What the machine made of the bytes it was fed.
+/// The result of feeding bytes to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Feed more. Bytes of an unfinished frame are not consumed: feed them again with what follows.
+    /// More bytes are needed. Bytes of an unfinished frame are not consumed: feed them again together with
+    /// those that follow.
     NeedMore,
-    /// The head of a request or response is in [`Machine::head`], and on the client's side in [`Machine::status`]. A server's
-    /// stream begins with it, and lives until [`Machine::release`].
+    /// The head of a request or response is in [`Machine::head`]; a client finds the status in
+    /// [`Machine::status`]. On a server, a stream begins with this event and lives until
+    /// [`Machine::release`].
     Head {
         /// The stream.
         stream: u32,
         /// Whether the message ends with its head.
         ended: bool,
     },
-    /// A request that a limit refuses: answer it with this status. Its body is dropped. Such a stream has to be released too.
+    /// A request that exceeds a limit: answer it with this status. Its body is dropped. The stream must be
+    /// released too.
     Refused {
         /// The stream.
         stream: u32,
         /// The status and the reason.
         reject: http::Reject,
     },
-    /// Content, at this place in the bytes just fed. To be granted again by [`Machine::grant`] once it is consumed.
+    /// A range of content in the bytes just fed. Call [`Machine::grant`] once it is consumed.
     Data {
         /// The stream.
         stream: u32,
-        /// Where the content stands; it may be empty at the end.
+        /// The range of the content; may be empty at the end.
         data: Span,
-        /// Whether the message ends with it.
+        /// Whether the message ends with this content.
         ended: bool,
     },
     /// The message ends with the trailers in [`Machine::trailers`].
@@ -93,21 +98,22 @@ pub enum Event {
     Reset {
         /// The stream.
         stream: u32,
-        /// Why.
+        /// The error code.
         code: ErrorCode,
     },
-    /// The peer broke a rule on the stream, which was reset. The caller may never have seen it.
+    /// The peer violated the protocol on the stream, which was reset. The caller may never have seen the
+    /// stream.
     Aborted {
         /// The stream.
         stream: u32,
-        /// What the peer was sent.
+        /// The error code sent to the peer.
         code: ErrorCode,
-        /// Why, in a few words. Never holds bytes of the peer.
+        /// The reason, in a few words. Never contains bytes sent by the peer.
         reason: &'static str,
     },
-    /// A window that was exhausted is open again.
+    /// A window that was exhausted has room again.
     Writable {
-        /// The stream; 0 for the connection's window, on which all streams wait.
+        /// The stream; 0 for the connection's window, which affects all streams.
         stream: u32,
     },
     /// The client changed the priority of a stream's response.
@@ -117,24 +123,24 @@ pub enum Event {
         /// Its new priority.
         priority: Priority,
     },
-    /// The peer's settings have changed, and with them maybe the windows of all streams.
+    /// The peer's settings have changed, and possibly the windows of all streams.
     Settings,
-    /// The peer opens or accepts no new streams. On the client's side, streams above `last_stream` are reset with REFUSED_STREAM:
-    /// their requests were not processed and may be sent again.
+    /// The peer opens or accepts no new streams. On a client, streams above `last_stream` are reset with
+    /// REFUSED_STREAM: their requests were not processed and can be retried.
     GoAway {
         /// The highest stream that the peer processes.
         last_stream: u32,
-        /// Why.
+        /// The error code.
         code: ErrorCode,
     },
     /// The answer to [`Machine::ping`].
     Pong {
-        /// What the ping carried.
+        /// The payload of the ping.
         payload: [u8; 8],
     },
 }
 
-/// A header block whose CONTINUATION frames are still to come.
+/// A header block whose CONTINUATION frames are incomplete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Continuation {
     pub(crate) stream: u32,
@@ -142,43 +148,43 @@ pub(crate) struct Continuation {
     pub(crate) depends_on_itself: bool,
 }
 
-/// A DATA frame of which a part is still to come.
+/// A DATA frame that has been received in part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataRest {
     pub(crate) stream: u32,
-    /// Bytes of content.
+    /// Remaining bytes of content.
     pub(crate) left: usize,
-    /// Bytes of padding after them.
+    /// Bytes of padding after the content.
     pub(crate) padding: usize,
     pub(crate) ended: bool,
 }
 
-/// What has to come before frames can.
+/// The part of the connection start that is expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// The client's preface.
     Preface,
     /// The first SETTINGS frame.
     Settings,
-    /// Nothing more.
+    /// The connection is established.
     Done,
 }
 
-/// How far an orderly end has come.
+/// The progress of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shutdown {
     None,
-    /// The peer knows that the connection ends; streams that it opened meanwhile are still served.
+    /// The peer was notified; streams that it opens meanwhile are still served.
     Announced,
-    /// Streams above this one are ignored.
+    /// Streams above this identifier are ignored.
     Final(u32),
 }
 
-/// What a ping at an orderly end carries.
+/// Payload of the ping sent during a graceful shutdown.
 pub(crate) const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
 
-/// One end of an HTTP/2 connection. The caller feeds it the bytes that arrive, acts on events, and sends what the sending methods and
-/// [`Machine::flush`] write. See [`Machine::feed`].
+/// One end of an HTTP/2 connection. The caller feeds received bytes, acts on events, and sends the output of
+/// the sending methods and of [`Machine::flush`]. See [`Machine::feed`].
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) options: Options,
@@ -188,53 +194,54 @@ pub struct Machine {
     pub(crate) shutdown: Shutdown,
     pub(crate) peer: PeerSettings,
     pub(crate) settings_acked: bool,
-    /// The lowest stream that a GOAWAY frame of the peer has left.
+    /// The lowest last-stream identifier of the peer's GOAWAY frames.
     pub(crate) peer_leaves_at: Option<u32>,
     pub(crate) decoder: HpackDecoder,
     pub(crate) encoder: HpackEncoder,
-    /// The section decoded last.
+    /// The field section decoded last.
     pub(crate) block: FieldBlock,
     pub(crate) fragments: Vec<u8>,
     pub(crate) continuation: Option<Continuation>,
     pub(crate) data: Option<DataRest>,
-    /// Bytes of payload that are dropped as they come.
+    /// Remaining payload bytes to discard.
     pub(crate) skip: usize,
     pub(crate) streams: StreamTable,
-    /// Streams that count against the peer's limit, or on the client's side against ours.
+    /// Open streams that count towards the peer's limit, or on a client towards the server's limit.
     pub(crate) open: u32,
-    /// The highest stream that the peer has opened.
+    /// The highest stream identifier opened by the peer.
     pub(crate) last_peer_stream: u32,
-    /// The next stream that this side opens.
+    /// The identifier of the next stream opened by this side.
     pub(crate) next_stream: u32,
     pub(crate) send_window: SendWindow,
     pub(crate) receive_window: ReceiveWindow,
     pub(crate) growth: WindowGrowth,
-    /// Control frames to be sent.
+    /// Control frames waiting to be sent.
     pub(crate) control: Vec<u8>,
-    /// Pings whose answers are still to come.
+    /// Number of unanswered pings.
     pub(crate) pings: u32,
     pub(crate) ledger: Ledger,
     pub(crate) was_slowed: bool,
-    /// The head of the last [`Event::Head`]; on the client's side only its fields. Its spans point into [`Machine::head_bytes`].
+    /// The head of the last [`Event::Head`]; on a client only its fields are set. Its spans refer to
+    /// [`Machine::head_bytes`].
     pub head: Head,
     /// The status of the last [`Event::Head`] of a client.
     pub status: Status,
     /// The trailers of the last [`Event::Trailers`].
     pub trailers: Fields,
-    /// `:protocol` of the last head, where it was an extended CONNECT.
+    /// `:protocol` of the last head, if it was an extended CONNECT.
     pub protocol: Option<Span>,
     /// Whether `:scheme` of the last head was https.
     pub is_https: bool,
 }
 
 impl Machine {
-    /// The server's end. The settings that a server begins with are ready to be flushed.
+    /// Creates the server side. Its initial settings are ready to be flushed.
     #[must_use]
     pub fn server(options: Options) -> Machine {
         Machine::new(options, true)
     }
 
-    /// The client's end. The preface and the settings are ready to be flushed.
+    /// Creates the client side. Its preface and settings are ready to be flushed.
     #[must_use]
     pub fn client(options: Options) -> Machine {
         Machine::new(options, false)
@@ -250,7 +257,7 @@ impl Machine {
             peer: PeerSettings::default(),
             settings_acked: false,
             peer_leaves_at: None,
-            // The peer may use the initial size until it knows of a smaller one.
+            // The peer may use the initial size until it has received a smaller setting.
             decoder: HpackDecoder::new(options.table_bytes_max.max(TABLE_BYTES_INITIAL) as usize),
             encoder: HpackEncoder::default(),
             block: FieldBlock::default(),
@@ -279,7 +286,7 @@ impl Machine {
         machine
     }
 
-    /// What each side sends first.
+    /// Writes the connection start: preface, settings and window update.
     fn announce(&mut self) {
         let options = &self.options;
         let mut settings = vec![
@@ -306,14 +313,14 @@ impl Machine {
         }
     }
 
-    /// The bytes that the spans of [`Machine::head`] point into.
+    /// The buffer that the spans of [`Machine::head`] refer to.
     #[must_use]
     pub fn head_bytes(&self) -> &[u8] {
         &self.block.bytes
     }
 
-    /// Takes the head that was just decoded, in exchange for buffers of another one, so that a stream keeps its head without
-    /// a copy.
+    /// Takes the head that was just decoded in exchange for the buffers of another one, so that a stream
+    /// keeps its head without copying.
     pub fn swap_head(&mut self, head: &mut Head, bytes: &mut Vec<u8>) {
         std::mem::swap(&mut self.head, head);
         std::mem::swap(&mut self.block.bytes, bytes);
@@ -325,49 +332,52 @@ impl Machine {
         self.streams.find(stream).map(|stream| stream.priority).unwrap_or_default()
     }
 
-    /// What the peer has announced.
+    /// The peer's settings.
     #[must_use]
     pub fn peer_settings(&self) -> &PeerSettings {
         &self.peer
     }
 
-    /// Whether the peer has acknowledged our settings: one that never does is to be disconnected with SETTINGS_TIMEOUT.
+    /// Whether the peer has acknowledged the settings: a peer that does not should be disconnected with
+    /// SETTINGS_TIMEOUT.
     #[must_use]
     pub fn settings_acked(&self) -> bool {
         self.settings_acked
     }
 
-    /// Whether a header block has begun and not ended: it has to end in the time of a head.
+    /// Whether a header block is incomplete, so that the head timeout applies.
     #[must_use]
     pub fn is_reading_head(&self) -> bool {
         self.continuation.is_some() || self.opening != Opening::Done
     }
 
-    /// Streams that are not released.
+    /// Number of streams that have not been released.
     #[must_use]
     pub fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// The identifiers of all streams that are not released.
+    /// The identifiers of all streams that have not been released.
     pub fn stream_ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.streams.ids()
     }
 
-    /// Bytes held for the peer now: heads, unread content, tables, frames to be sent, what the caller charged.
+    /// Memory held for the peer, in bytes: heads, unread content, tables, queued frames, and charges of the
+    /// caller.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.ledger.held() + self.table_bytes()
     }
 
-    /// Memory of the machine itself: its tables and buffers, without heads and content, which the caller has.
+    /// Memory of the machine itself, in bytes: its tables and buffers, without heads and content, which the
+    /// caller owns.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
         size_of::<Machine>() + self.table_bytes()
     }
 
-    /// Releases memory that a connection without streams does not need: to be called when it has been idle for a while. The head
-    /// and the trailers decoded last are gone.
+    /// Releases memory that a connection without streams does not need; call it after an idle period.
+    /// Discards the last decoded head and trailers.
     pub fn shrink(&mut self) {
         if self.streams.len() > 0 {
             return;
@@ -380,13 +390,13 @@ impl Machine {
         self.streams.shrink();
     }
 
-    /// The most that was held in streams at any time.
+    /// The maximum of the memory held for streams so far, in bytes.
     #[must_use]
     pub fn held_bytes_peak(&self) -> usize {
         self.ledger.held_peak() + self.table_bytes()
     }
 
-    /// The peer's credit: see [`Share::credit_max`].
+    /// The peer's remaining credit: see [`Share::credit_max`].
     #[must_use]
     pub fn credit(&self) -> u32 {
         self.ledger.credit()
@@ -398,7 +408,7 @@ impl Machine {
         self.receive_window.unread_max().saturating_sub(initial) as usize
     }
 
-    /// What is held beside streams.
+    /// Memory held outside of streams, in bytes.
     pub(crate) fn table_bytes(&self) -> usize {
         self.decoder.held_bytes()
             + self.encoder.held_bytes()
@@ -407,13 +417,13 @@ impl Machine {
             + self.streams.held_bytes()
     }
 
-    /// Bytes that one header block may have.
+    /// Maximum length of a header block in bytes.
     pub(crate) fn block_bytes_max(&self) -> usize {
         self.options.head.head_bytes_max + BLOCK_BYTES_MORE
     }
 
-    /// Whether the peer is slowed: it may open one stream at a time and gets no more window. When that ends, the windows that
-    /// were held back are announced.
+    /// Whether the peer is throttled: it may open only one stream at a time, and its windows are not
+    /// replenished. When throttling ends, withheld window updates are sent.
     pub(crate) fn is_slowed(&mut self) -> bool {
         let more = self.table_bytes();
         let is_slowed = self.ledger.is_slowed(more, self.unread_allowed());
@@ -436,7 +446,7 @@ impl Machine {
         }
     }
 
-    /// Announces the windows of one stream and of the connection where that is due. Returns whether it was.
+    /// Sends due window updates for one stream and the connection. Returns whether any was sent.
     pub(crate) fn update_windows(&mut self, stream: u32) -> bool {
         if self.is_slowed() {
             return false;
@@ -453,7 +463,7 @@ impl Machine {
         self.control.len() > before
     }
 
-    /// Resets a stream because of what the peer sent on it.
+    /// Resets a stream because of a protocol error of the peer.
     pub(crate) fn stream_error(
         &mut self,
         stream: u32,
@@ -478,8 +488,8 @@ impl Machine {
         Ok(Event::Aborted { stream, code, reason })
     }
 
-    /// To be called when a side of the stream has ended: a stream that is closed counts no more, and one that was served to
-    /// its end earns credit.
+    /// Updates the accounting when one side of a stream has ended: a closed stream no longer counts as open,
+    /// and a completely served one earns credit.
     pub(crate) fn settle(&mut self, stream: u32) {
         if let Some(record) = self.streams.find_mut(stream)
             && record.is_counted
@@ -493,27 +503,28 @@ impl Machine {
         }
     }
 
-    /// Whether a stream has not begun.
+    /// Whether a stream is idle (RFC 9113 section 5.1).
     pub(crate) fn is_idle(&self, stream: u32) -> bool {
         match stream % 2 == 1 {
             true if self.is_server => stream > self.last_peer_stream,
             true => stream >= self.next_stream,
-            // Nobody pushes.
+            // Server push is never used.
             false => true,
         }
     }
 
-    /// Whether frames of a stream that is not there are ignored: we have reset it, or left it at the end of the connection.
+    /// Whether frames of an unknown stream are ignored: this side has reset it, or excluded it during
+    /// shutdown.
     pub(crate) fn is_left(&self, stream: u32) -> bool {
         matches!(self.shutdown, Shutdown::Final(last) if stream > last) || self.streams.was_reset(stream)
     }
 
-    /// Whether this side may still send the head of a message on the stream.
+    /// Whether the stream was not reset and its sending side is in `state`.
     pub(crate) fn is_sending(&self, stream: u32, state: Sending) -> bool {
         self.streams.find(stream).is_some_and(|stream| stream.reset.is_none() && stream.sending == state)
     }
 
-    /// Ends the connection: the GOAWAY frame is ready to be flushed.
+    /// Fails the connection: the GOAWAY frame is ready to be flushed.
     pub(crate) fn fail(&mut self, error: ConnectionError) {
         if self.failed.is_none() {
             frame::goaway(&mut self.control, self.last_peer_stream, error.code, error.reason);

@@ -14,7 +14,7 @@ use crate::window::{ReceiveWindow, SendWindow};
 
 type Outcome = Result<Option<Event>, ConnectionError>;
 
-/// Content and padding of a DATA frame whose overhead is more than this many times its content cost credit, as empty ones do.
+/// Ratio of overhead to content above which a DATA frame costs credit, as an empty one does.
 const OVERHEAD_RATIO: usize = 16;
 
 impl Machine {
@@ -51,7 +51,8 @@ impl Machine {
         self.take_section(section, &fragments)
     }
 
-    /// A whole header block. It is decoded whatever becomes of it, because the next one builds on its table.
+    /// Processes a whole header block. It is always decoded, because later blocks depend on the dynamic
+    /// table.
     fn take_section(&mut self, section: Continuation, fragment: &[u8]) -> Outcome {
         self.decoder.decode(fragment, &mut self.block, &self.options.head)?;
         let stream = section.stream;
@@ -92,7 +93,7 @@ impl Machine {
     fn take_request(&mut self, section: Continuation) -> Outcome {
         let stream = section.stream;
         self.last_peer_stream = stream;
-        // Whatever becomes of it, the work was done.
+        // Charged even if the section is refused, because the work was done.
         self.ledger.spend((self.block.size / price::HEAD_BYTES_FREE) as u32)?;
         if matches!(self.shutdown, Shutdown::Final(last) if stream > last) {
             self.ledger.spend(price::FRAME)?;
@@ -102,10 +103,10 @@ impl Machine {
             return self.abort(stream, ErrorCode::PROTOCOL_ERROR, "stream depends on itself");
         }
         let max = self.options.streams_max;
-        // Streams that are closed and whose handlers still run count too, with some room for those that end just now.
+        // Closed streams whose handlers still run count too, with some room for streams that are just ending.
         let is_full = self.open >= max || self.streams.len() >= (max + max / 4 + 8) as usize;
         if is_full || (self.is_slowed() && self.streams.len() > 0) {
-            // A client that does not know the limit yet is not at fault.
+            // A client that has not yet received the limit is not at fault.
             self.ledger.spend(if self.settings_acked { price::REFUSED } else { price::FRAME })?;
             frame::rst_stream(&mut self.control, stream, ErrorCode::REFUSED_STREAM);
             self.streams.remember_reset(stream);
@@ -143,7 +144,7 @@ impl Machine {
 
     pub(crate) fn new_stream(&self, id: u32, receiving: Receiving, sending: Sending) -> StreamRecord {
         let size = self.options.stream_window.min(MAX_31_BITS);
-        // Until the peer knows our settings it goes by the initial window.
+        // Until the peer has received the settings it uses the initial window.
         let left = if self.settings_acked { size } else { size.max(WINDOW_BYTES_INITIAL) };
         StreamRecord {
             id,
@@ -237,7 +238,7 @@ impl Machine {
         Ok(is_wanted.then_some(Event::Trailers { stream }))
     }
 
-    /// The start of a DATA frame: its header and, where it is padded, the length of the padding.
+    /// Processes the start of a DATA frame: its header and, if it is padded, the length of the padding.
     pub(crate) fn begin_data(&mut self, header: FrameHeader, padding: Option<u8>) -> Outcome {
         let overhead = padding.map_or(0, |padding| usize::from(padding) + 1);
         let Some(content) = header.len.checked_sub(overhead) else {
@@ -285,7 +286,8 @@ impl Machine {
         }
     }
 
-    /// Drops `skip` bytes of payload as they come; all `len` of them are the connection's again.
+    /// Discards `skip` bytes of payload as they arrive; all `len` bytes are returned to the connection's
+    /// window.
     fn drop_data(&mut self, len: usize, skip: usize) {
         self.skip = skip;
         self.receive_window.give_back(len);
@@ -332,7 +334,8 @@ impl Machine {
         }
     }
 
-    /// Content of the DATA frame at hand, at the start of `bytes`, which stand at `offset` of what was fed.
+    /// Processes content of the current DATA frame at the start of `bytes`, which are at `offset` in the fed
+    /// slice.
     pub(crate) fn take_data(&mut self, bytes: &[u8], offset: usize) -> (usize, Option<Event>) {
         let Some(mut rest) = self.data else { return (0, None) };
         let len = rest.left.min(bytes.len());
@@ -345,7 +348,7 @@ impl Machine {
         let wanted =
             |record: &&mut StreamRecord| record.reset.is_none() && record.receiving == Receiving::Body;
         let Some(record) = self.streams.find_mut(rest.stream).filter(wanted) else {
-            // The stream has ended in the middle of its frame.
+            // The stream ended in the middle of its frame.
             self.receive_window.give_back(len);
             self.update_windows(0);
             return (len, None);
@@ -369,13 +372,13 @@ impl Machine {
     }
 }
 
-/// What becomes of a DATA frame.
+/// The treatment of a DATA frame.
 enum Admission {
-    /// Its content is the caller's.
+    /// Its content is passed to the caller.
     Admitted,
-    /// Nobody wants the body.
+    /// The body was discarded by the caller.
     Discarded,
-    /// The stream is gone.
+    /// The stream no longer exists.
     Dropped,
     /// The stream is reset.
     Refused(ErrorCode, &'static str),

@@ -2,12 +2,13 @@
 
 use http::scan;
 
-/// How urgent a response is, as the `Priority` field and PRIORITY_UPDATE frames say.
+/// The priority of a response, as in the `Priority` field and PRIORITY_UPDATE frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
     /// 0 to 7; 0 is the most urgent, 3 the default.
     pub urgency: u8,
-    /// Whether the client uses parts of the response as they arrive, so that responses of one urgency take turns.
+    /// Whether the client can process parts of the response, so that responses of equal urgency are
+    /// interleaved.
     pub incremental: bool,
 }
 
@@ -18,8 +19,8 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// The priority that a field value or frame names. What is unknown or invalid is ignored, as RFC 9218 section 4 wants it:
-    /// a member that is not understood has its default.
+    /// Parses a field value or a frame's value. Unknown or invalid members have their defaults (RFC 9218
+    /// section 4).
     #[must_use]
     pub fn of(value: &[u8]) -> Priority {
         let mut priority = Priority::default();

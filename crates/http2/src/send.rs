@@ -1,4 +1,4 @@
-//! What this side sends: heads, content, trailers, and the caller's orders.
+//! Output: heads, content, trailers, and control operations of the caller.
 
 use http::{Fields, Method, Name, Status};
 
@@ -9,13 +9,14 @@ use crate::ledger::price;
 use crate::machine::{Machine, SHUTDOWN_PING, Shutdown};
 use crate::streams::{Receiving, Sending};
 
-/// A DATA frame of less than this many bytes that a window cut short earns nothing: the peer opens it in drops.
+/// A DATA frame smaller than this, in bytes, that was limited by a window earns no credit: the peer opens its
+/// window in tiny steps.
 const DRIBBLE_BYTES: usize = 256;
 
-/// DATA frames that are made at a time of what somebody reads into them.
+/// Maximum number of DATA frames filled by one call of `read`.
 const FRAMES_READ_MAX: usize = 4;
 
-/// What a client asks for.
+/// The pseudo-header fields of a client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLine<'a> {
     /// The method's name.
@@ -30,36 +31,36 @@ pub struct RequestLine<'a> {
     pub protocol: Option<&'a [u8]>,
 }
 
-/// Why a client cannot open another stream on a connection.
+/// The reason that a client cannot open another stream on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoStream {
-    /// As many are open as the server allows: wait, or use another connection.
+    /// The server's limit of concurrent streams is reached: wait, or use another connection.
     Full,
-    /// The connection ends: use another one.
+    /// The connection is shutting down: use another one.
     Closing,
     /// The server does not accept extended CONNECT.
     NoConnectProtocol,
 }
 
 impl Machine {
-    /// Moves the control frames that are to be sent to the end of `out`. Every other sending method does this first.
+    /// Moves the pending control frames to the end of `out`. Every other sending method does this first.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.control);
         self.control.clear();
-        // A burst of answers leaves no large buffer behind.
+        // Release the large buffer that a burst of answers may have left.
         if self.control.capacity() > 1024 {
             self.control = Vec::new();
         }
     }
 
-    /// Whether [`Machine::flush`] has something to move.
+    /// Whether control frames are pending for [`Machine::flush`].
     #[must_use]
     pub fn wants_flush(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// Begins a response's head, which ends when the writer is dropped. `None` where the stream takes none: it was reset, or its response
-    /// has begun. A status of 1xx may be followed by another head.
+    /// Begins a response's head, which ends when the writer is dropped. Returns `None` if the stream was
+    /// reset or its response has begun. A 1xx head may be followed by another head.
     pub fn respond<'a>(
         &'a mut self,
         stream: u32,
@@ -81,7 +82,7 @@ impl Machine {
     /// Opens a stream with a request's head, which ends when the writer is dropped.
     ///
     /// # Errors
-    /// [`NoStream`] where no stream can be opened now.
+    /// [`NoStream`] if no stream can be opened at the moment.
     pub fn request<'a>(
         &'a mut self,
         line: &RequestLine<'_>,
@@ -116,7 +117,7 @@ impl Machine {
     /// Whether a client can open another stream now.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason, as a [`NoStream`].
     pub fn can_request(&self) -> Result<(), NoStream> {
         let ends = self.failed.is_some() || self.peer_leaves_at.is_some() || self.shutdown != Shutdown::None;
         if ends || self.next_stream > MAX_31_BITS {
@@ -146,7 +147,7 @@ impl Machine {
         HeadWriter { encoder: &mut self.encoder, out, start, stream, ended, frame_max }
     }
 
-    /// How many bytes of content may be sent on the stream now.
+    /// Number of bytes of content that may be sent on the stream now.
     #[must_use]
     pub fn sendable(&self, stream: u32) -> usize {
         match self.streams.find(stream) {
@@ -157,8 +158,9 @@ impl Machine {
         }
     }
 
-    /// Writes the header of a DATA frame for as much of `len` bytes as may be sent now, at most one frame's. Returns how many;
-    /// these bytes have to follow. `ended` ends the message where all of `len` fits; an empty frame may always do so.
+    /// Writes the header of a DATA frame for at most `len` bytes, limited by the windows and the maximum
+    /// frame size. Returns the number of bytes, which must follow. `ended` ends the message if all of `len`
+    /// fits; an empty frame can always end it.
     pub fn data_header(&mut self, stream: u32, len: usize, ended: bool, out: &mut Vec<u8>) -> usize {
         if !self.is_sending(stream, Sending::Body) {
             return 0;
@@ -174,7 +176,7 @@ impl Machine {
         taken
     }
 
-    /// Counts a DATA frame of so many bytes. Returns its header.
+    /// Accounts for a DATA frame of `taken` bytes and returns its header.
     fn sent_data(&mut self, stream: u32, taken: usize, ends: bool) -> [u8; HEADER_BYTES] {
         let flags = if ends { flag::END_STREAM } else { 0 };
         self.send_window.0 -= taken as i64;
@@ -193,9 +195,9 @@ impl Machine {
         FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes()
     }
 
-    /// Writes DATA frames whose content `read` puts where it is to stand, at most `len` bytes and what may be sent now: up to four
-    /// frames. `read` is called at most once, fills its slices from the first one on, and returns how many bytes it has filled, which this
-    /// returns too. `ended` ends the message where all of `len` was read.
+    /// Writes up to four DATA frames whose content `read` fills in place, with at most `len` bytes and as
+    /// much as the windows allow. `read` is called at most once, fills its slices in order, and returns the
+    /// number of bytes, which is also the return value. `ended` ends the message if all of `len` was read.
     pub fn data_read(
         &mut self,
         stream: u32,
@@ -230,8 +232,8 @@ impl Machine {
         taken
     }
 
-    /// Writes content in DATA frames, as much as may be sent now. Returns how many bytes were taken; `ended` ends the message
-    /// where that is all.
+    /// Writes content in DATA frames, as much as the windows allow. Returns the number of bytes taken;
+    /// `ended` ends the message if all content was taken.
     pub fn data(&mut self, stream: u32, content: &[u8], ended: bool, out: &mut Vec<u8>) -> usize {
         let mut at = 0;
         loop {
@@ -244,7 +246,7 @@ impl Machine {
         }
     }
 
-    /// Ends the message with trailers. False where the stream takes none.
+    /// Ends the message with trailers. Returns false if the stream is not sending a body.
     pub fn send_trailers(&mut self, stream: u32, trailers: &Fields, out: &mut Vec<u8>) -> bool {
         if !self.is_sending(stream, Sending::Body) {
             return false;
@@ -254,7 +256,7 @@ impl Machine {
         true
     }
 
-    /// Resets a stream, where it is not closed. It still has to be released.
+    /// Resets a stream unless it is closed. The stream must still be released.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) {
         if let Some(record) = self.streams.find_mut(stream)
             && !record.is_closed()
@@ -265,7 +267,7 @@ impl Machine {
         }
     }
 
-    /// Gives the peer the room of `len` bytes of content that were consumed.
+    /// Returns `len` bytes of consumed content to the peer's windows.
     pub fn grant(&mut self, stream: u32, len: usize) {
         let Some(record) = self.streams.find_mut(stream) else { return };
         debug_assert!(len <= record.unread, "granted what was not received");
@@ -280,7 +282,7 @@ impl Machine {
         }
     }
 
-    /// Makes the window of a stream larger, or that of the connection (stream 0).
+    /// Enlarges the window of a stream, or of the connection (stream 0).
     pub fn grow_window(&mut self, stream: u32, size: u32) {
         match self.streams.find_mut(stream) {
             _ if stream == 0 => self.receive_window.grow(size),
@@ -290,7 +292,8 @@ impl Machine {
         self.update_windows(stream);
     }
 
-    /// Wants no more of a message's body: what comes is dropped, and what came is the connection's again.
+    /// Discards the rest of a message's body: further data is dropped, and unread data is returned to the
+    /// connection's window.
     pub fn discard(&mut self, stream: u32) {
         let Some(record) = self.streams.find_mut(stream) else { return };
         if record.receiving == Receiving::Body {
@@ -300,8 +303,8 @@ impl Machine {
         self.grant(stream, unread);
     }
 
-    /// Charges bytes that the caller keeps for the stream, such as a response that its client does not read. They are charged until
-    /// [`Machine::uncharge`] or the stream's release.
+    /// Charges bytes that the caller keeps for the stream, such as a response that the client does not read,
+    /// until [`Machine::uncharge`] or the stream's release.
     pub fn charge(&mut self, stream: u32, bytes: usize) {
         if let Some(record) = self.streams.find_mut(stream) {
             record.held += bytes;
@@ -309,7 +312,7 @@ impl Machine {
         }
     }
 
-    /// Takes off bytes that were charged.
+    /// Subtracts charged bytes.
     pub fn uncharge(&mut self, stream: u32, bytes: usize) {
         if let Some(record) = self.streams.find_mut(stream) {
             let bytes = bytes.min(record.held);
@@ -319,8 +322,8 @@ impl Machine {
         }
     }
 
-    /// The caller is done with the stream and keeps nothing for it. A stream that is not closed is reset: without an error where only
-    /// the rest of a request is missing, because its response is complete.
+    /// Releases a stream that the caller no longer uses. A stream that is not closed is reset; with NO_ERROR
+    /// if only the rest of a request is missing, because its response is complete.
     pub fn release(&mut self, stream: u32) {
         let Some(record) = self.streams.find(stream) else { return };
         if !record.is_closed() {
@@ -341,14 +344,15 @@ impl Machine {
         self.update_windows(0);
     }
 
-    /// Sends a ping; [`crate::Event::Pong`] answers it.
+    /// Sends a ping; the answer is reported as [`crate::Event::Pong`].
     pub fn ping(&mut self, payload: [u8; 8]) {
         self.pings += 1;
         frame::ping(&mut self.control, false, payload);
     }
 
-    /// Begins an orderly end: the peer learns of it and opens no more streams; those that are on the way are still served. Once the peer
-    /// has answered a ping, or the caller calls [`Machine::finish_shutdown`], later ones are ignored.
+    /// Begins a graceful shutdown: the peer is notified and opens no more streams; streams in flight are
+    /// still served. Once the peer has answered a ping, or the caller calls [`Machine::finish_shutdown`],
+    /// later streams are ignored.
     pub fn shutdown(&mut self) {
         if self.shutdown != Shutdown::None || self.failed.is_some() {
             return;
@@ -361,31 +365,31 @@ impl Machine {
         self.ping(SHUTDOWN_PING);
     }
 
-    /// Whether the orderly end is complete: flush, and close.
+    /// Whether the graceful shutdown is complete: flush, and close the connection.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         matches!(self.shutdown, Shutdown::Final(_)) && self.streams.len() == 0
     }
 
-    /// Ends the connection at once, with a GOAWAY frame of that code; feeding fails from here on.
+    /// Ends the connection immediately with a GOAWAY frame; later calls of `feed` fail.
     pub fn close(&mut self, code: ErrorCode, reason: &'static str) {
         self.fail(crate::error::ConnectionError::new(code, reason));
     }
 
-    /// Asks a server to change the priority of a response (RFC 9218): `u=0..7`, `i`.
+    /// Asks a server to change the priority of a response (RFC 9218); `value` is like `u=0..7`, `i`.
     pub fn prioritize(&mut self, stream: u32, value: &[u8]) {
         frame::priority_update(&mut self.control, stream, value);
     }
 }
 
-/// Places of pseudo-header fields in the static table.
+/// Indexes of pseudo-header fields in the static table.
 const AUTHORITY: usize = 1;
 const METHOD: usize = 2;
 const PATH: usize = 4;
 const SCHEME: usize = 6;
 
-/// Writes the fields of a head under way. What is written must come from a parsed head or from the server itself: it is
-/// not checked again, except in debug builds. The head ends when the writer is dropped.
+/// Writes the fields of a head. Names and values must come from a parsed head or from the server itself: they
+/// are checked in debug builds only. The head ends when the writer is dropped.
 #[derive(Debug)]
 pub struct HeadWriter<'a> {
     encoder: &'a mut HpackEncoder,
@@ -397,7 +401,8 @@ pub struct HeadWriter<'a> {
 }
 
 impl HeadWriter<'_> {
-    /// One field, its name in any case. Fields of a connection are left out, as HTTP/2 has none (RFC 9113 section 8.2.2).
+    /// Writes one field; the name may be in any case. Connection-specific fields are left out (RFC 9113
+    /// section 8.2.2).
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         debug_assert!(crate::block::is_valid(&name.to_ascii_lowercase(), value), "{}", name.escape_ascii());
         let id = Name::of(name);
@@ -413,14 +418,14 @@ impl HeadWriter<'_> {
         }
     }
 
-    /// Every line of a block.
+    /// Writes every field of a block.
     pub fn fields(&mut self, fields: &Fields) {
         for (name, value) in fields.iter() {
             self.field(name, value);
         }
     }
 
-    /// Lines in HTTP/1's form, such as those that every response carries.
+    /// Writes field lines in HTTP/1 form, such as those that every response carries.
     pub fn lines(&mut self, lines: &[u8]) {
         debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
@@ -431,7 +436,7 @@ impl HeadWriter<'_> {
         }
     }
 
-    /// `Content-Length`.
+    /// Writes `Content-Length`.
     pub fn content_length(&mut self, length: u64) {
         let (mut digits, mut start, mut rest) = ([0; 20], 20, length);
         loop {

@@ -1,4 +1,4 @@
-//! SETTINGS: what the peer allows (RFC 9113 section 6.5).
+//! SETTINGS frames (RFC 9113 section 6.5).
 
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{MAX_31_BITS, PAYLOAD_BYTES_MAX};
@@ -17,25 +17,25 @@ pub(crate) mod id {
     pub(crate) const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
-/// The window that every connection and stream begins with.
+/// Initial window of every connection and stream, in bytes.
 pub(crate) const WINDOW_BYTES_INITIAL: u32 = 65_535;
-/// The dynamic table that every connection begins with.
+/// Initial size of the dynamic table, in bytes.
 pub(crate) const TABLE_BYTES_INITIAL: u32 = 4096;
 
-/// What the peer has announced.
+/// The settings announced by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Bytes of the dynamic table that its decoder allows.
+    /// Maximum size of the dynamic table of the peer's decoder, in bytes.
     pub table_bytes_max: u32,
-    /// Streams that may be open at a time; `u32::MAX` before it says so.
+    /// Maximum number of concurrent streams; `u32::MAX` until announced.
     pub streams_max: u32,
-    /// The window that a new stream begins with, in bytes.
+    /// Initial window of a new stream, in bytes.
     pub stream_window: u32,
-    /// Bytes of a frame's payload that it accepts.
+    /// Maximum frame payload that the peer accepts, in bytes.
     pub frame_bytes_max: u32,
-    /// Bytes of a field section that it accepts, each field with 32 more; advice only.
+    /// Maximum size of a field section that the peer accepts, in bytes, plus 32 for each field; advisory.
     pub head_bytes_max: u32,
-    /// Whether it accepts extended CONNECT (RFC 8441).
+    /// Whether the peer accepts extended CONNECT (RFC 8441).
     pub connect_protocol: bool,
     no_rfc7540_priorities: Option<bool>,
 }
@@ -55,7 +55,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Takes the payload of a SETTINGS frame, setting by setting; `from_server` says who sent it.
+    /// Applies the payload of a SETTINGS frame; `from_server`: the sender is a server.
     pub(crate) fn take(&mut self, payload: &[u8], from_server: bool) -> Result<(), ConnectionError> {
         let first = self.no_rfc7540_priorities.is_none();
         for setting in payload.as_chunks::<6>().0 {
@@ -93,7 +93,8 @@ impl PeerSettings {
                 _ => {}
             }
         }
-        // The first frame decides: a setting that is not in it is at its default for good (RFC 9218 section 2.1).
+        // The first frame decides: a setting that it lacks has its default permanently (RFC 9218 section
+        // 2.1).
         self.no_rfc7540_priorities.get_or_insert(false);
         Ok(())
     }

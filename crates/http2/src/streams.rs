@@ -8,27 +8,27 @@ use crate::error::ErrorCode;
 use crate::priority::Priority;
 use crate::window::{ReceiveWindow, SendWindow};
 
-/// What the peer may still send on a stream.
+/// The receiving side of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
-    /// Its head: a client's stream whose response has not begun.
+    /// A head is expected: a client's stream whose response has not begun.
     Head,
-    /// DATA, then maybe trailers.
+    /// DATA is expected, optionally followed by trailers.
     Body,
-    /// The same, but nobody wants it: DATA is counted and dropped.
+    /// DATA is expected, but it is counted and dropped.
     Discard,
-    /// Nothing: it has ended its side.
+    /// The peer has ended its side.
     Ended,
 }
 
-/// What we may still send on a stream.
+/// The sending side of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sending {
     /// A head: a server's stream whose response has not begun.
     Head,
-    /// DATA, then maybe trailers.
+    /// DATA, optionally followed by trailers.
     Body,
-    /// Nothing: we have ended our side.
+    /// This side has ended the stream.
     Ended,
 }
 
@@ -38,65 +38,66 @@ pub(crate) struct StreamRecord {
     pub(crate) id: u32,
     pub(crate) receiving: Receiving,
     pub(crate) sending: Sending,
-    /// Set when either side has reset it: nothing more is sent or taken.
+    /// The error code, once either side has reset the stream: nothing more is sent or accepted.
     pub(crate) reset: Option<ErrorCode>,
-    /// Set when it was the peer that reset it: what it sends after that is an error.
+    /// Whether the peer has reset the stream: further frames from it are an error.
     pub(crate) reset_by_peer: bool,
-    /// Whether it counts among the open streams.
+    /// Whether the stream counts as open.
     pub(crate) is_counted: bool,
-    /// The request's method, where this side is the client: a response to HEAD announces a length without content.
+    /// The request's method on a client: a response to HEAD announces a length without content.
     pub(crate) method: Method,
     pub(crate) send_window: SendWindow,
     pub(crate) receive_window: ReceiveWindow,
-    /// Bytes of DATA that still have to come, where the head said how many.
+    /// Remaining bytes of DATA, if the head announced a length.
     pub(crate) content_left: Option<u64>,
-    /// Bytes by which its receive window is larger than at its beginning.
+    /// Bytes by which the receive window has grown.
     pub(crate) grown: u32,
-    /// Bytes that the caller has and has not granted again.
+    /// Bytes passed to the caller and not yet granted again.
     pub(crate) unread: usize,
-    /// Bytes that are held for the stream: its head, and what the caller charged.
+    /// Bytes held for the stream: its head, and charges of the caller.
     pub(crate) held: usize,
     pub(crate) priority: Priority,
 }
 
 impl StreamRecord {
-    /// Whether both sides have ended, in whatever way.
+    /// Whether both sides have ended or the stream was reset.
     pub(crate) fn is_closed(&self) -> bool {
         self.reset.is_some() || (self.receiving == Receiving::Ended && self.sending == Sending::Ended)
     }
 
-    /// The increment of its window that is due; none is where nothing more is read from it.
+    /// The window increment that is due; `None` if the stream is no longer read.
     pub(crate) fn window_update(&mut self) -> Option<u32> {
         let is_read = self.reset.is_none() && matches!(self.receiving, Receiving::Head | Receiving::Body);
         if is_read { self.receive_window.update() } else { None }
     }
 }
 
-/// Streams that we have reset and released, so that what the peer sent before it learned of it is no error.
+/// Number of released streams reset by this side that are remembered, so that frames sent before the peer
+/// received the reset are no error.
 const RESETS_REMEMBERED: usize = 128;
-/// Priorities that came before their streams.
+/// Maximum number of priorities received before their streams.
 const EARLY_PRIORITIES_MAX: usize = 16;
 
 /// All streams of a connection, found by their identifiers.
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
-    /// Identifiers in rising order, and the slots of their streams.
+    /// Identifiers in ascending order with the slots of their streams.
     index: Vec<(u32, u32)>,
     slots: Vec<Option<StreamRecord>>,
     free: Vec<u32>,
-    /// The oldest one is at the front.
+    /// The identifiers of recently reset streams, oldest at the front.
     resets: VecDeque<u32>,
     early: Vec<(u32, Priority)>,
 }
 
 impl StreamTable {
-    /// Number of streams that are not released.
+    /// Number of streams that have not been released.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
     fn slot(&self, id: u32) -> Option<usize> {
-        // A peer that has one stream open at a time, and the newest stream, are the common cases.
+        // Fast paths: a peer with one open stream, and the newest stream.
         if let Some(&(last, slot)) = self.index.last()
             && last == id
         {
@@ -115,7 +116,7 @@ impl StreamTable {
         self.slots[slot].as_mut()
     }
 
-    /// Adds a stream; its identifier must be above all others.
+    /// Adds a stream; its identifier must be greater than all others.
     pub(crate) fn insert(&mut self, mut stream: StreamRecord) {
         debug_assert!(self.index.last().is_none_or(|&(last, _)| last < stream.id));
         if let Some(place) = self.early.iter().position(|&(id, _)| id == stream.id) {
@@ -136,7 +137,7 @@ impl StreamTable {
         self.index.push((id, slot));
     }
 
-    /// Removes a stream. The last one that goes takes the memory of many with it.
+    /// Removes a stream. Removing the last one releases memory if there were many.
     pub(crate) fn remove(&mut self, id: u32) -> Option<StreamRecord> {
         let place = self.index.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         let (_, slot) = self.index.remove(place);
@@ -156,12 +157,12 @@ impl StreamTable {
         self.slots.iter_mut().flatten()
     }
 
-    /// The identifiers of all streams, in rising order.
+    /// The identifiers of all streams in ascending order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.index.iter().map(|&(id, _)| id)
     }
 
-    /// Remembers that we have reset this stream.
+    /// Records that this side has reset the stream.
     pub(crate) fn remember_reset(&mut self, id: u32) {
         if self.resets.len() == RESETS_REMEMBERED {
             self.resets.pop_front();
@@ -169,12 +170,12 @@ impl StreamTable {
         self.resets.push_back(id);
     }
 
-    /// Whether we have reset this stream a short while ago.
+    /// Whether this side has recently reset the stream.
     pub(crate) fn was_reset(&self, id: u32) -> bool {
         self.resets.contains(&id)
     }
 
-    /// Keeps the priority of a stream that has not begun; of too many, the one that came first is forgotten.
+    /// Stores the priority of a stream that has not begun; the oldest is dropped if there are too many.
     pub(crate) fn prioritize_early(&mut self, id: u32, priority: Priority) {
         self.early.retain(|&(other, _)| other != id);
         if self.early.len() == EARLY_PRIORITIES_MAX {
@@ -183,7 +184,7 @@ impl StreamTable {
         self.early.push((id, priority));
     }
 
-    /// Releases memory where no stream is left.
+    /// Releases memory if no stream is left.
     pub(crate) fn shrink(&mut self) {
         if self.index.is_empty() {
             (self.index, self.slots, self.free) = (Vec::new(), Vec::new(), Vec::new());
@@ -192,7 +193,7 @@ impl StreamTable {
         self.early.shrink_to_fit();
     }
 
-    /// Memory of the table itself.
+    /// Memory of the table itself, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.index.capacity() * size_of::<(u32, u32)>()
             + self.slots.capacity() * size_of::<Option<StreamRecord>>()

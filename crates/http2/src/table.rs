@@ -1,63 +1,64 @@
-//! The dynamic table of HPACK (RFC 7541 section 2.3.2), for both directions.
+//! The HPACK dynamic table (RFC 7541 section 2.3.2), used for both directions.
 
 use std::collections::VecDeque;
 
 use http::Name;
 
-/// What an entry counts beside its bytes (RFC 7541 section 4.1).
+/// Size of an entry in addition to its name and value (RFC 7541 section 4.1).
 pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// An entry of the dynamic table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DynamicEntry {
-    /// Where its line begins in the table's bytes.
+    /// Offset of the entry's line in the table's bytes.
     at: u32,
     name_len: u32,
     value_len: u32,
-    /// Which known field it is.
+    /// The known name of the field.
     pub(crate) id: Name,
-    /// Whether name and value may stand in a message: checked once, when it enters the table.
+    /// Whether name and value are valid in a message: checked once, when the entry is added.
     pub(crate) is_valid: bool,
 }
 
 impl DynamicEntry {
-    /// What it counts against the table's size.
+    /// The entry's size as defined by RFC 7541 section 4.1.
     const fn size(&self) -> usize {
         self.name_len as usize + self.value_len as usize + ENTRY_OVERHEAD_BYTES
     }
 
-    /// Bytes of `name: value` and a line end, which is less than its size.
+    /// Length of `name: value\r
+    /// `, which is less than the size.
     const fn line_len(&self) -> usize {
         self.name_len as usize + self.value_len as usize + 4
     }
 
-    /// Bytes of the name.
+    /// Length of the name in bytes.
     pub(crate) const fn name_len(&self) -> usize {
         self.name_len as usize
     }
 }
 
-/// Entries in the order in which they came. The lines stand one after another in one block, in the form in which fields
-/// are decoded, so that an indexed field is one copy.
+/// Entries in insertion order. Their lines are stored consecutively in one block, in the form in which fields
+/// are decoded, so that decoding an indexed field is a single copy.
 #[derive(Debug, Default)]
 pub(crate) struct DynamicTable {
     lines: Vec<u8>,
-    /// The newest one is at the back.
+    /// The newest entry is at the back.
     entries: VecDeque<DynamicEntry>,
-    /// What the entries count together.
+    /// Total size of the entries.
     size: usize,
     size_max: usize,
-    /// How many entries were ever added, modulo 2^32.
+    /// Number of entries ever added, modulo 2^32.
     added: u32,
 }
 
 impl DynamicTable {
-    /// An empty table of at most `size_max`; it allocates when the first entry comes.
+    /// Creates an empty table of at most `size_max` bytes; allocates when the first entry is added.
     pub(crate) fn new(size_max: usize) -> DynamicTable {
         DynamicTable { size_max, ..DynamicTable::default() }
     }
 
-    /// The entry that was added as the `index`-th from the last; the newest is 0.
+    /// The entry at `index`, counted from the newest, which is 0.
     pub(crate) fn entry(&self, index: usize) -> Option<&DynamicEntry> {
         let place = self.entries.len().checked_sub(index + 1)?;
         self.entries.get(place)
@@ -81,17 +82,17 @@ impl DynamicTable {
         self.entries.len()
     }
 
-    /// How many entries were ever added, modulo 2^32.
+    /// Number of entries ever added, modulo 2^32.
     pub(crate) fn added(&self) -> u32 {
         self.added
     }
 
-    /// The size that it may have.
+    /// The maximum size in bytes.
     pub(crate) fn size_max(&self) -> usize {
         self.size_max
     }
 
-    /// Memory that the table holds.
+    /// Memory held by the table, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.lines.capacity() + self.entries.capacity() * size_of::<DynamicEntry>()
     }
@@ -102,7 +103,7 @@ impl DynamicTable {
         self.entries.shrink_to_fit();
     }
 
-    /// Changes the size it may have; entries above it are evicted, and a table of size 0 holds no memory.
+    /// Changes the maximum size; evicts entries that exceed it. A table of size 0 holds no memory.
     pub(crate) fn resize(&mut self, size_max: usize) {
         self.size_max = size_max;
         self.evict(size_max);
@@ -122,8 +123,8 @@ impl DynamicTable {
         }
     }
 
-    /// Adds an entry; one that is larger than the table empties it (RFC 7541 section 4.4). The name is written in small
-    /// letters where `lower` is set. Returns whether it was added.
+    /// Adds an entry; one larger than the table empties it (RFC 7541 section 4.4). The name is converted to
+    /// lower case if `lower` is set. Returns whether the entry was added.
     pub(crate) fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool, lower: bool) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         let Some(room) = self.size_max.checked_sub(size) else {
@@ -147,8 +148,8 @@ impl DynamicTable {
         true
     }
 
-    /// Moves the lines to the start of their block when it has grown to half as much again as the table may hold. So each
-    /// byte that is added moves at most two.
+    /// Moves the lines to the start of their block when the block exceeds one and a half times the maximum
+    /// table size. Amortized, each added byte moves at most two.
     fn compact(&mut self, more: usize) {
         if self.lines.len() + more <= self.size_max + self.size_max / 2 {
             return;

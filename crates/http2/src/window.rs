@@ -2,51 +2,50 @@
 
 use crate::frame::MAX_31_BITS;
 
-/// What the peer may still send, and what it is owed.
+/// A receive window: the credit of the peer, and the credit to be announced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveWindow {
-    /// The window when nothing is unread.
+    /// The window if nothing is unread.
     size: u32,
-    /// Bytes that the peer may send now. Negative where the window was made smaller.
+    /// Bytes that the peer may send now. Negative after the window was reduced.
     left: i64,
-    /// Bytes that were consumed and not yet announced to the peer.
+    /// Bytes that were consumed but not yet announced to the peer.
     owed: u32,
-    /// Bytes that the peer may still send, or that are unread, beyond a window that was made smaller: their room is not given
-    /// back.
+    /// Bytes in flight or unread beyond a reduced window: they are not replenished.
     withheld: u32,
 }
 
 impl ReceiveWindow {
-    /// A window of which `left` is announced.
+    /// Creates a window of which `left` bytes are announced.
     pub(crate) const fn new(size: u32, left: u32) -> ReceiveWindow {
         ReceiveWindow { size, left: left as i64, owed: 0, withheld: 0 }
     }
 
-    /// Takes bytes that came. False where they are more than was allowed.
+    /// Counts received bytes. Returns false if they exceed the window.
     pub(crate) fn take(&mut self, len: usize) -> bool {
         let fits = len as i64 <= self.left;
         self.left -= len as i64;
         fits
     }
 
-    /// Gives back bytes that were consumed; the peer learns of them from [`ReceiveWindow::update`].
+    /// Returns consumed bytes to the window; the peer is notified by [`ReceiveWindow::update`].
     pub(crate) fn give_back(&mut self, len: usize) {
         let withheld = (len as u32).min(self.withheld);
         self.withheld -= withheld;
         self.owed = self.owed.saturating_add(len as u32 - withheld).min(MAX_31_BITS);
     }
 
-    /// The window when nothing is unread.
+    /// The window if nothing is unread.
     pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
-    /// The most that can be unread now: more than the size for a while after the window was made smaller.
+    /// The maximum number of unread bytes: more than the size for a while after the window was reduced.
     pub(crate) fn unread_max(&self) -> u32 {
         self.size.saturating_add(self.withheld)
     }
 
-    /// Makes the window smaller: what the peer was allowed before stays allowed, and is not given back once it is consumed.
+    /// Reduces the window: credit already granted stays valid and is not replenished.
     pub(crate) fn shrink(&mut self, size: u32) {
         let less = self.size.saturating_sub(size);
         self.size -= less;
@@ -55,19 +54,19 @@ impl ReceiveWindow {
         self.withheld = self.withheld.saturating_add(less - from_owed);
     }
 
-    /// Makes the window larger.
+    /// Enlarges the window.
     pub(crate) fn grow(&mut self, size: u32) {
         let size = size.min(MAX_31_BITS);
         self.give_back(size.saturating_sub(self.size) as usize);
         self.size = self.size.max(size);
     }
 
-    /// The increment that is due: once half of the window is owed, so that one frame announces many reads.
+    /// The increment that is due: once half of the window is owed, so that one frame covers many reads.
     pub(crate) fn update(&mut self) -> Option<u32> {
         if self.owed < self.size / 2 { None } else { self.update_now() }
     }
 
-    /// All that is owed.
+    /// The increment of all owed bytes.
     pub(crate) fn update_now(&mut self) -> Option<u32> {
         let room = i64::from(MAX_31_BITS) - self.left;
         let increment = i64::from(self.owed).min(room) as u32;
@@ -76,33 +75,34 @@ impl ReceiveWindow {
     }
 }
 
-/// What a ping carries that measures how much is consumed until its answer comes.
+/// Payload of the ping that measures the bytes consumed until its answer arrives.
 pub(crate) const GROWTH_PING: [u8; 8] = *b"windows?";
-/// Bytes consumed before the first measurement: connections of small messages are not asked.
+/// Bytes consumed before the first measurement, so that connections with small messages are not measured.
 const FIRST_BYTES: usize = 32 * 1024;
 
-/// What was consumed since a ping was sent, or since the one before it was answered.
+/// Bytes consumed since a ping was sent, or since the answer to the preceding one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GrowthProbe {
     /// Whether the ping follows the answer to another one.
     pub(crate) is_second: bool,
-    /// The stream that is measured.
+    /// The measured stream.
     pub(crate) stream: u32,
-    /// Bytes of its content.
+    /// Bytes of content consumed on that stream.
     pub(crate) stream_bytes: usize,
-    /// Bytes of all streams.
+    /// Bytes consumed on all streams.
     pub(crate) connection_bytes: usize,
 }
 
-/// Windows that grow with the measured rate. Between a ping and its answer a peer that is held up by a window can send that window
-/// once: where at least two thirds of one were consumed meanwhile, it is the bottleneck, and becomes twice what was consumed. Many
-/// clients answer a ping before they send what the window allows that was announced with it. So a second ping follows an answer before
-/// which less was consumed, and what comes until its own answer counts.
+/// Growth of windows with the measured rate. Between a ping and its answer, a peer limited by a window can
+/// send that window once: if at least two thirds of a window were consumed meanwhile, the window is the
+/// bottleneck and is enlarged to twice the bytes consumed. Many clients answer a ping before they send the
+/// data allowed by the preceding window update. Therefore, if less was consumed before an answer, a second
+/// ping follows, and the bytes until its answer count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowGrowth {
     /// Bytes by which the connection's window may grow, and the windows of all streams together.
     pub(crate) bytes_max: u32,
-    /// Bytes by which those of the streams have grown.
+    /// Bytes by which the stream windows have grown.
     pub(crate) streams: u32,
     pub(crate) probe: Option<GrowthProbe>,
     /// Bytes to be consumed before the next ping.
@@ -116,13 +116,13 @@ impl Default for WindowGrowth {
 }
 
 impl WindowGrowth {
-    /// The size of a window after so many bytes were consumed during one round trip; none where it is large enough.
+    /// The size of a window after `consumed` bytes in one round trip; `None` if the window is large enough.
     pub(crate) fn target(size: u32, consumed: usize) -> Option<u32> {
         (consumed >= size as usize / 3 * 2).then(|| (consumed * 2).min(MAX_31_BITS as usize) as u32)
     }
 }
 
-/// What we may still send. Negative where the peer made its initial window smaller.
+/// The send window. Negative after the peer has reduced its initial window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWindow(pub(crate) i64);
 
@@ -132,8 +132,8 @@ impl SendWindow {
         self.0.max(0) as usize
     }
 
-    /// Takes an increment of the peer; `None` where the window would grow beyond its largest, else whether it was
-    /// exhausted and is not any more.
+    /// Adds a window increment. Returns `None` if the window would exceed its maximum, otherwise whether it
+    /// was exhausted and has room again.
     pub(crate) fn open(&mut self, increment: i64) -> Option<bool> {
         let before = self.0;
         self.0 += increment;
@@ -158,7 +158,7 @@ mod tests {
         window.grow(300);
         assert_eq!(window.update(), Some(200));
         assert!(window.take(300) && !window.take(1));
-        // Smaller again: what is consumed beyond the new size is not given back.
+        // Reduced again: bytes consumed beyond the new size are not replenished.
         window.left = 0;
         window.shrink(100);
         assert_eq!((window.size(), window.unread_max()), (100, 300));

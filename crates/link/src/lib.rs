@@ -1,11 +1,12 @@
-//! The protocol between a server and the supervisor that has started it: owns the requests and the states in which each is allowed, and
-//! never touches a socket, a file or a process.
+//! The protocol between a server and the supervisor that started it: owns the requests and the states in
+//! which each is allowed, and never touches a socket, a file or a process.
 //!
-//! The supervisor keeps root's rights, and the server, which reads what clients send, may be under an attacker's control. So the requests
-//! are a closed list ([`LinkRequest`]), each is allowed in some states only ([`Session`]), and whatever else arrives is a [`LinkViolation`],
-//! for which the supervisor kills the server.
+//! The supervisor keeps root privileges, and the server, which reads client data, may be under an attacker's
+//! control. Therefore the requests are a closed list ([`LinkRequest`]), each is allowed only in some states
+//! ([`Session`]), and everything else is a [`LinkViolation`], for which the supervisor kills the server.
 //!
-//! A packet is text of at most [`TEXT_BYTES_MAX`] bytes, a word and its arguments separated by spaces, with descriptors beside it.
+//! A packet is text of at most [`TEXT_BYTES_MAX`] bytes, a word and its arguments separated by spaces, with
+//! attached descriptors.
 
 mod limits;
 mod request;

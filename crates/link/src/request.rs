@@ -1,21 +1,22 @@
-//! What a server asks of its supervisor.
+//! Requests of a server to its supervisor.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A request of the server.
 ///
-/// It names objects of the supervisor's own copy of the configuration: a file by its path there, a listener by its place, an application
-/// by its name. Processes come as descriptors (pidfd), and the supervisor checks that they run that application.
+/// Requests refer to objects of the supervisor's own copy of the configuration: a file by its path there, a
+/// listener by its index, an application by its name. Processes are passed as descriptors (pidfd), and the
+/// supervisor verifies that they run that application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRequest<'a> {
-    /// Everything that a server needs to start: the first request, once.
+    /// Requests everything that a server needs to start: the first request, sent once.
     Start,
-    /// The server serves. Once.
+    /// The server has started to serve. Sent once.
     Ready,
     /// The server cannot start, for this reason.
     Failed(&'a str),
-    /// The server lives: for systemd's watchdog.
+    /// A keep-alive for systemd's watchdog.
     Alive,
     /// The outcome of a reload, for systemd.
     Reloaded(&'a str),
@@ -23,63 +24,64 @@ pub enum LinkRequest<'a> {
     Upgrade,
     /// Read the configuration again and offer it.
     Config,
-    /// The offered configuration is in force.
+    /// The offered configuration has taken effect.
     Adopted,
-    /// The offered configuration is not used.
+    /// The offered configuration was rejected.
     Rejected,
-    /// Sockets of a listener of the offered configuration.
+    /// Requests the sockets of a listener of the offered configuration.
     Sockets {
-        /// The listener's place in the configuration, counted from 0.
+        /// The listener's index in the configuration, counted from 0.
         listener: usize,
-        /// Sockets of it that the server has already received.
+        /// Number of its sockets that the server has already received.
         from: usize,
     },
     /// Open a log.
     OpenLog(&'a str),
     /// Open a certificate or key for reading.
     Read(&'a str),
-    /// Names in a folder of certificates or keys.
+    /// List the names in a directory of certificates or keys.
     List(&'a str),
     /// Set the permissions and the group of the control listener's Unix socket.
     ControlFile(&'a str),
-    /// Start a process of an application that has a user of its own. Brings the descriptors that the process inherits.
+    /// Start a process of an application that has its own user. Attaches the descriptors that the process
+    /// inherits.
     Launch {
         /// The application.
         app: &'a str,
-        /// The first slot of a worker.
+        /// The first slot of the worker.
         first_slot: usize,
-        /// Slots of a worker; 0 for a prototype.
+        /// Number of slots of the worker; 0 for a prototype.
         slots: usize,
-        /// The server's threads.
+        /// Number of server threads.
         threads: usize,
     },
-    /// Send a signal to a process of the application. Brings its pidfd. Has no answer.
+    /// Send a signal to a process of the application. Attaches its pidfd. There is no answer.
     Signal {
         /// The application.
         app: &'a str,
-        /// The number of the signal.
+        /// The signal number.
         signal: i32,
     },
-    /// Resource usage of a process of the application. Brings its pidfd.
+    /// Get the resource usage of a process of the application. Attaches its pidfd.
     Usage {
         /// The application.
         app: &'a str,
     },
-    /// Resource usage of the supervisor itself.
+    /// Get the resource usage of the supervisor itself.
     OwnUsage,
-    /// How a process has ended that the supervisor has started or adopted.
+    /// Get the exit status of a process that the supervisor has started or adopted.
     Ended {
-        /// Its process id.
+        /// The process id.
         pid: u32,
     },
-    /// A regular file that a process of the application has open, for reading. Brings its pidfd.
+    /// Open for reading a regular file that a process of the application has open. Attaches its pidfd.
     File {
         /// The application.
         app: &'a str,
-        /// The number of the descriptor in that process.
+        /// The descriptor number in that process.
         number: u32,
     },
-    /// Descriptors of the request that follows, where one packet cannot take all.
+    /// Descriptors of the next request, if one packet cannot hold all of them.
     More,
 }
 
@@ -102,7 +104,7 @@ impl<'a> LinkRequest<'a> {
     /// Parses the text of a packet.
     ///
     /// # Errors
-    /// The text is not that of a request.
+    /// The text is not a valid request.
     pub fn parse(text: &'a str) -> Result<LinkRequest<'a>, LinkViolation> {
         let (word, rest) = text.split_once(' ').map_or((text, None), |(word, rest)| (word, Some(rest)));
         if let Some(request) = LinkRequest::of_word(word) {
@@ -202,7 +204,7 @@ impl<'a> LinkRequest<'a> {
     }
 }
 
-/// The text of its packet.
+/// Formats the text of the packet.
 impl fmt::Display for LinkRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())?;
@@ -233,7 +235,7 @@ fn argument(text: &str) -> Result<&str, LinkViolation> {
     }
 }
 
-/// Exactly so many words, separated by one space each.
+/// Splits text into exactly `COUNT` words, separated by one space each.
 fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation> {
     let mut found = text.split(' ');
     let mut words = [""; COUNT];
@@ -246,7 +248,7 @@ fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation>
     }
 }
 
-/// A number in the only way in which it is written: no sign `+`, no leading zeros.
+/// Parses a number in canonical form: no `+` sign, no leading zeros.
 fn number<N: FromStr + ToString>(text: &str) -> Result<N, LinkViolation> {
     let number: N = text.parse().map_err(|_| INCOMPLETE)?;
     match number.to_string() == text {

@@ -3,33 +3,33 @@
 use crate::limits::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX};
 use crate::request::{LinkRequest, LinkViolation};
 
-/// How far a server has come.
+/// The state of a server, as reported to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// It has asked for nothing yet.
+    /// The server has sent no request yet.
     Fresh,
-    /// It has what it needs to start.
+    /// The server has received what it needs to start.
     Starting,
-    /// It serves.
+    /// The server has reported that it serves.
     Serving,
-    /// It has reported that it cannot start.
+    /// The server has reported that it cannot start.
     Failed,
 }
 
-/// The supervisor's view of one server: which requests it may send next.
+/// The supervisor's view of one server: the requests that it may send next.
 ///
 /// ```text
 /// Fresh ── start ──> Starting ── ready ──> Serving
 ///   └──── failed ────> Failed <── failed ────┘
 /// ```
 ///
-/// `config` offers a configuration where the supervisor could read one; `sockets` and `adopted` need such an offer, which `adopted` and
-/// `rejected` end.
+/// `config` offers a configuration if the supervisor could read one; `sockets` and `adopted` need such an
+/// offer, which `adopted` and `rejected` end.
 #[derive(Debug)]
 pub struct Session {
     state: LinkState,
     is_offered: bool,
-    /// Descriptors of packets that came ahead of their request.
+    /// Descriptors of packets received before their request.
     collected: usize,
 }
 
@@ -40,17 +40,17 @@ impl Default for Session {
 }
 
 impl Session {
-    /// How far the server has come.
+    /// The state of the server.
     #[must_use]
     pub fn state(&self) -> LinkState {
         self.state
     }
 
-    /// Takes the text and the number of descriptors of a packet. The request is to be carried out unless it is [`LinkRequest::More`], after
-    /// which the descriptors are kept for the request that follows.
+    /// Validates the text and the number of descriptors of a packet. The caller carries out the returned
+    /// request, except for [`LinkRequest::More`], after which the descriptors are kept for the next request.
     ///
     /// # Errors
-    /// No server of this version sends that now: the server is to be killed, and nothing done.
+    /// No server of this version sends this packet in this state: kill the server without carrying it out.
     pub fn accept<'a>(
         &mut self,
         text: &'a str,
@@ -83,7 +83,8 @@ impl Session {
         Ok(request)
     }
 
-    /// A configuration was sent in answer to [`LinkRequest::Config`]; `false`: there was none to offer, and an earlier offer is void.
+    /// Records that a configuration was sent in answer to [`LinkRequest::Config`]; with `false`, there was
+    /// none to offer, and an earlier offer is void.
     pub fn offered(&mut self, is_offered: bool) {
         self.is_offered = is_offered;
     }

@@ -1,11 +1,13 @@
-//! Random packets against a model of the protocol that is written another way: a table of what each state allows.
+//! Random packets against an independent model of the protocol: a table of the requests that each state
+//! allows.
 
 use link::{DESCRIPTORS_MAX, LinkRequest, LinkState, REQUEST_DESCRIPTORS_MAX, Session};
 
 const RUNS: u64 = 2_000;
 const PACKETS: usize = 60;
 
-/// Requests, the states that allow them (F: before the start, S: starting, R: serving), whether they need an offer, and their descriptors.
+/// Requests, the states that allow them (F: before the start, S: starting, R: serving), whether they need an
+/// offer, and their descriptors.
 const TABLE: &[(&str, &str, bool, usize)] = &[
     ("start", "F", false, 0),
     ("ready", "S", false, 0),
@@ -33,7 +35,7 @@ const TABLE: &[(&str, &str, bool, usize)] = &[
     ("start twice", "", false, 0),
 ];
 
-/// A generator of numbers that a seed decides (splitmix64).
+/// A seeded random number generator (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -59,7 +61,7 @@ fn a_session_allows_what_the_table_allows() {
                 1.. if !allowed.is_empty() => *allowed[random.below(allowed.len())],
                 _ => TABLE[random.below(TABLE.len())],
             };
-            // Mostly what belongs to it, else too few or too many.
+            // Mostly the right number of descriptors, otherwise too few or too many.
             let count = match random.below(16) {
                 0 => random.below(4),
                 _ => wanted.saturating_sub(ahead).min(DESCRIPTORS_MAX),

@@ -1,8 +1,10 @@
-//! What a round trip through the channel costs: CPU microseconds of server and workers together, for small requests.
+//! Measures the cost of a round trip through the channel: CPU microseconds of server and workers together,
+//! for small requests.
 //! `cargo run --release -p komainu-ring --example pingpong [SECONDS]`
 //!
-//! `inline` plays both sides in one thread: the instructions alone. `busy` has two worker processes and nobody ever sleeps,
-//! which on a machine of few cores means that they yield to each other. `asleep` is how the server runs: ring, sleep, wake.
+//! `inline` runs both sides in one thread: the instructions alone. `busy` has two worker processes that never
+//! sleep, so that on a machine with few cores they yield to each other. `asleep` is the server's normal
+//! operation: ring, sleep, wake.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -43,7 +45,7 @@ fn options() -> Options {
     Options { worker_slots: 2, slots: 256, ..Options::default() }
 }
 
-/// A worker process.
+/// Runs a worker process.
 fn work(environment: &str, mode: &str) {
     let worker_slot: usize = std::env::args().nth(2).unwrap().parse().unwrap();
     let worker = Attachment::new(environment).unwrap().worker(WorkerSlot(worker_slot)).unwrap();
@@ -97,7 +99,7 @@ impl Run {
         let mut server = channel.server(0);
         let mut workers: Vec<Child> = (0..2).map(|worker_slot| spawn(&channel, mode, worker_slot)).collect();
         let pids: Vec<String> = workers.iter().map(|worker| worker.id().to_string()).collect();
-        // Both are up once each has had the time to answer many.
+        // Both workers are running once each has had time to answer many requests.
         self.serve(&mut server, Duration::from_millis(100));
         let all = |own: Duration| own + pids.iter().map(|pid| cpu(pid)).sum();
         let (start, own) = (Instant::now(), cpu("self"));
@@ -112,7 +114,7 @@ impl Run {
         outcome
     }
 
-    /// Keeps `in_flight` requests under way for `limit`.
+    /// Keeps `in_flight` requests in progress for `limit`.
     fn serve(&self, server: &mut ServerSide, limit: Duration) -> u64 {
         let start = Instant::now();
         let mut answers = 0;
@@ -162,7 +164,7 @@ fn spawn(channel: &Channel, mode: &str, worker_slot: usize) -> Child {
         .unwrap()
 }
 
-/// CPU time of a process's first thread so far, in the scheduler's own nanoseconds.
+/// CPU time of a process's first thread so far, as accounted by the scheduler in nanoseconds.
 fn cpu(pid: &str) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

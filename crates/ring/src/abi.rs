@@ -1,7 +1,9 @@
-//! The worker's side for C: what a language's module links, and nothing else. `workers/include/komainu.h` is its document.
+//! The C ABI of the worker's side, linked by the language modules. It is documented in
+//! `workers/include/komainu.h`.
 //!
-//! Every function is `unsafe` for the same reason, which its `Safety` section names in a word: pointers are what the header
-//! says (handles from this library, not yet ended, used by one thread at a time; buffers of the length given).
+//! Every function is `unsafe` for the same reason, abbreviated in its `Safety` section: pointers must be as
+//! the header requires (handles from this library, not yet ended, used by one thread at a time; buffers of
+//! the given length).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::AsRawFd;
@@ -21,13 +23,13 @@ mod tries;
 
 pub use tries::{komainu_try_head, komainu_try_write_later};
 
-/// The version of these functions; rises when one changes its meaning.
+/// The version of these functions; increased when the meaning of one changes.
 pub const KOMAINU_ABI: u32 = 1;
-/// Done.
+/// Success.
 pub const KOMAINU_OK: c_int = 0;
-/// Nothing now; later.
+/// The operation would block; try again later.
 pub const KOMAINU_AGAIN: c_int = -1;
-/// The server lost interest in the request.
+/// The server cancelled the request.
 pub const KOMAINU_CANCELLED: c_int = -2;
 /// The parts of a response are out of order.
 pub const KOMAINU_ORDER: c_int = -3;
@@ -35,44 +37,45 @@ pub const KOMAINU_ORDER: c_int = -3;
 pub const KOMAINU_TOO_LARGE: c_int = -4;
 /// The channel's memory is damaged.
 pub const KOMAINU_BROKEN: c_int = -5;
-/// The server asks the worker to leave.
+/// The server asks the worker to exit.
 pub const KOMAINU_RETIRED: c_int = -6;
-/// For [`komainu_write`]: more follows at once, no need to send yet.
+/// Flag of [`komainu_write`]: more data follows immediately, so sending can be deferred.
 pub const KOMAINU_MORE: u32 = 1;
-/// In [`komainu_news`]: reading would not wait.
+/// Flag of [`komainu_news`]: reading would not block.
 pub const KOMAINU_READABLE: u32 = 1;
-/// In [`komainu_news`]: writing can continue.
+/// Flag of [`komainu_news`]: writing can continue.
 pub const KOMAINU_WRITABLE: u32 = 2;
-/// In [`komainu_news`]: the request was cancelled.
+/// Flag of [`komainu_news`]: the request was cancelled.
 pub const KOMAINU_GONE: u32 = 4;
-/// In [`komainu_news`]: the client has closed its sending side.
+/// Flag of [`komainu_news`]: the client has closed its sending side.
 pub const KOMAINU_CLIENT_CLOSED: u32 = 8;
 
-/// The variable with the number of the worker's slot, for `komainu_attach(…, -1, …)`.
+/// The environment variable with the number of the worker's slot, for `komainu_attach(…, -1, …)`.
 const SEAT: &str = "KOMAINU_SEAT";
 
 /// One field of a head.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KomainuField {
-    /// Not terminated. Of a well-known name lower case, and may be null in what is written.
+    /// Not NUL-terminated. Lower case for a well-known name; may be null in fields that are written with an
+    /// id.
     pub name: *const c_char,
-    /// Not terminated.
+    /// Not NUL-terminated.
     pub value: *const c_char,
-    /// Bytes of `name`.
+    /// Length of `name` in bytes.
     pub name_len: u32,
-    /// Bytes of `value`.
+    /// Length of `value` in bytes.
     pub value_len: u32,
-    /// The well-known name's id, or 0.
+    /// The id of the well-known name, or 0.
     pub id: u32,
 }
 
-/// A worker slot, held.
+/// An acquired worker slot.
 pub struct KomainuWorker(Worker);
 
-/// A request, claimed.
+/// A claimed request.
 pub struct KomainuRequest {
-    /// Fields point into its head, which moves with neither.
+    /// The fields point into its head, which does not move with either value.
     request: ClaimedRequest,
     fields: Vec<KomainuField>,
 }
@@ -83,7 +86,7 @@ unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(bytes.cast(), len) }
 }
 
@@ -114,10 +117,11 @@ pub extern "C" fn komainu_abi() -> u32 {
     KOMAINU_ABI
 }
 
-/// Takes `worker_slot`, or the worker slot the environment names if it is negative. Null if there is none, with the reason in `error`.
+/// Acquires `worker_slot`, or if it is negative the worker slot named by the environment. Returns null if
+/// there is none, with the reason in `error`.
 ///
 /// # Safety
-/// `error` has `error_size` bytes, or that is 0.
+/// `error` has `error_size` bytes, or `error_size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_attach(
     abi: u32,
@@ -143,7 +147,7 @@ pub unsafe extern "C" fn komainu_attach(
     std::ptr::null_mut()
 }
 
-/// The value of [`ENVIRONMENT`] when it was first asked for: applications may clear their environment when they are loaded.
+/// The value of [`ENVIRONMENT`] when first requested: applications may clear their environment while loading.
 #[must_use]
 pub fn channel_name() -> Option<&'static str> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
@@ -171,7 +175,7 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
 /// Releases a worker slot that holds no request.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
     if copy::is_one() {
@@ -181,10 +185,10 @@ pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
     drop(unsafe { Box::from_raw(worker) });
 }
 
-/// Claims a request: waits for ever if `wait_ms` is negative, not at all if it is 0.
+/// Claims a request: waits without limit if `wait_ms` is negative, and not at all if it is 0.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_next(
     worker: *const KomainuWorker,
@@ -201,7 +205,7 @@ pub unsafe extern "C" fn komainu_next(
             Next::ClaimedRequest(claimed) => match fields(&claimed) {
                 Some(fields) => {
                     let claimed = Box::into_raw(Box::new(KomainuRequest { request: claimed, fields }));
-                    // SAFETY: the caller's place for a pointer.
+                    // SAFETY: the caller provides a place for a pointer.
                     unsafe { request.write(claimed) };
                     return KOMAINU_OK;
                 }
@@ -226,16 +230,16 @@ fn fields(request: &ClaimedRequest) -> Option<Vec<KomainuField>> {
     Some(fields)
 }
 
-/// The request's fields, which live until it is ended; returns how many.
+/// Stores the request's fields, which live until it is ended; returns their number.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_fields(
     request: *const KomainuRequest,
     fields: *mut *const KomainuField,
 ) -> usize {
-    // SAFETY: a live handle, and the caller's place for a pointer.
+    // SAFETY: a live handle, and a place for a pointer provided by the caller.
     unsafe {
         let held = &(*request).fields;
         fields.write(held.as_ptr());
@@ -243,22 +247,22 @@ pub unsafe extern "C" fn komainu_fields(
     }
 }
 
-/// The text of a well-known name, or null.
+/// Returns the text of a well-known name, or null.
 ///
 /// # Safety
 /// `len` is a place for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char {
     let text = u8::try_from(id).ok().and_then(FieldId::of_id).map(FieldId::text);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { len.write(text.map_or(0, str::len)) };
     text.map_or(std::ptr::null(), |text| text.as_ptr().cast())
 }
 
-/// Reads a piece of the body, waiting for it: its length, 0 at the end, or why not.
+/// Reads a piece of the body, waiting for it. Returns its length, 0 at the end, or an error code.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut c_char, size: usize) -> i64 {
     if copy::is_one() {
@@ -269,10 +273,10 @@ pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut
     count(request.read(buffer).map(Some))
 }
 
-/// Reads a piece of the body if it is there: else `KOMAINU_AGAIN`.
+/// Reads a piece of the body if one is available, otherwise returns `KOMAINU_AGAIN`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_try_read(
     request: *mut KomainuRequest,
@@ -288,17 +292,17 @@ pub unsafe extern "C" fn komainu_try_read(
 }
 
 /// # Safety
-/// `buffer` has `size` bytes, or that is 0.
+/// `buffer` has `size` bytes, or `size` is 0.
 unsafe fn room<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
     if size == 0 {
         return &mut [];
     }
-    // SAFETY: the caller's word. That the bytes may never have been written does no harm: they are only written here.
+    // SAFETY: guaranteed by the caller. The bytes may be uninitialized, but they are only written here.
     unsafe { slice::from_raw_parts_mut(buffer.cast(), size) }
 }
 
 /// # Safety
-/// `fields` has `count` fields, or that is 0.
+/// `fields` has `count` fields, or `count` is 0.
 unsafe fn encode(
     mut head: Vec<u8>,
     fields: *const KomainuField,
@@ -312,7 +316,7 @@ unsafe fn encode(
         match u8::try_from(field.id).ok().and_then(FieldId::of_id) {
             Some(known) => wire::put(&mut head, known, value),
             None => {
-                // SAFETY: and so is a name, which only a field without an id has to have.
+                // SAFETY: a name is as long as its field says; only a field without an id must have one.
                 let name = unsafe { borrowed(field.name, field.name_len as usize) };
                 wire::put_header(&mut head, name, value)
             }
@@ -327,14 +331,14 @@ unsafe fn encode(
 unsafe fn encode_head(status: u16, fields: *const KomainuField, count: usize) -> Result<Vec<u8>, StopReason> {
     let mut head = Vec::with_capacity(256);
     wire::put_status(&mut head, status);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { encode(head, fields, count) }
 }
 
-/// Writes the response's head; sent with the body or the end.
+/// Writes the response's head, which is sent with the body or the end.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_head(
     request: *mut KomainuRequest,
@@ -351,7 +355,7 @@ pub unsafe extern "C" fn komainu_head(
 /// Sends an interim head (1xx).
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_interim(
     request: *mut KomainuRequest,
@@ -365,10 +369,10 @@ pub unsafe extern "C" fn komainu_interim(
     done(head.and_then(|head| request.interim(&head)))
 }
 
-/// Writes the fields after the body.
+/// Writes the trailer fields.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_trailers(
     request: *mut KomainuRequest,
@@ -381,10 +385,11 @@ pub unsafe extern "C" fn komainu_trailers(
     done(fields.and_then(|fields| request.trailers(&fields)))
 }
 
-/// Writes a piece of the body, waiting where the client cannot keep up, and sends it unless `KOMAINU_MORE` is in `flags`.
+/// Writes a piece of the body, waiting if the client cannot keep up, and sends it unless `flags` contains
+/// `KOMAINU_MORE`.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_write(
     request: *mut KomainuRequest,
@@ -398,10 +403,10 @@ pub unsafe extern "C" fn komainu_write(
     done(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
 }
 
-/// Writes and sends as much of a piece as fits now: how much, or why not.
+/// Writes and sends as much of a piece as fits now. Returns the number of bytes, or an error code.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_try_write(
     request: *mut KomainuRequest,
@@ -414,10 +419,10 @@ pub unsafe extern "C" fn komainu_try_write(
     count(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
 }
 
-/// Sends what was written.
+/// Sends buffered data.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
     if copy::is_one() {
@@ -430,7 +435,7 @@ pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
 /// Sends part of an open file as the next piece of the body; returns once the server has it.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_file(
     request: *mut KomainuRequest,
@@ -443,10 +448,10 @@ pub unsafe extern "C" fn komainu_file(
     done(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
 }
 
-/// Hands the client's connection to a socket; returns once the server has it.
+/// Passes the client's connection to a socket; returns once the server has the descriptor.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int) -> c_int {
     copy::end_if_one();
@@ -454,10 +459,10 @@ pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int)
     done(unsafe { (*request).request.hijack(fd) })
 }
 
-/// Ends the response and the request, whose handle is gone in any case.
+/// Ends the response and the request. The handle is invalid afterwards in any case.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
     copy::end_if_one();
@@ -465,10 +470,10 @@ pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
     done(unsafe { Box::from_raw(request) }.request.finish())
 }
 
-/// Gives the request up, for a reason of the worker's. The handle is gone.
+/// Aborts the request with a reason chosen by the worker. The handle is invalid afterwards.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32) {
     if copy::is_one() {
@@ -478,20 +483,20 @@ pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32
     unsafe { Box::from_raw(request) }.request.abort(reason);
 }
 
-/// Why the server lost interest, or 0.
+/// Returns the server's reason for cancelling the request, or 0.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_cancelled(request: *const KomainuRequest) -> u32 {
     // SAFETY: a live handle.
     unsafe { (*request).request.cancelled() }.unwrap_or(0)
 }
 
-/// What can be done with the request without waiting: bits.
+/// Returns the operations that are possible without waiting, as bits.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_news(request: *const KomainuRequest) -> u32 {
     // SAFETY: a live handle.
@@ -503,10 +508,10 @@ pub unsafe extern "C" fn komainu_news(request: *const KomainuRequest) -> u32 {
         | bit(news.client_closed, KOMAINU_CLIENT_CLOSED)
 }
 
-/// Writes a line to the server's log: with its request, or without one (null) through standard error.
+/// Writes a line to the server's log: through the request, or through standard error if `request` is null.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_log(
     request: *mut KomainuRequest,
@@ -527,47 +532,48 @@ pub unsafe extern "C" fn komainu_log(
     }
 }
 
-/// The eventfd to watch in an event loop, or -1.
+/// Returns the eventfd to watch in an event loop, or -1.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_fd(worker: *const KomainuWorker) -> c_int {
     // SAFETY: a live handle.
     unsafe { &(*worker).0 }.fd().map_or(-1, |fd| fd.as_raw_fd())
 }
 
-/// Before an event loop sleeps: 1, or 0 if there is a request to claim. Then ask `komainu_news` of what is held once more.
+/// Prepares an event loop for sleeping. Returns 1, or 0 if there is a request to claim. The caller must then
+/// check `komainu_news` of its requests once more.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_arm(worker: *const KomainuWorker, wanted: c_int) -> c_int {
     // SAFETY: a live handle.
     unsafe { &(*worker).0 }.arm(wanted != 0).into()
 }
 
-/// After an event loop slept; if requests were wanted, `komainu_next` has to follow.
+/// Ends the preparation after an event loop slept; if requests were wanted, `komainu_next` must follow.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_disarm(worker: *const KomainuWorker) {
     // SAFETY: a live handle.
     unsafe { &(*worker).0 }.disarm();
 }
 
-/// When the eventfd was readable: makes it unreadable.
+/// Resets the eventfd after it became readable.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_quiet(worker: *const KomainuWorker) {
     // SAFETY: a live handle.
     unsafe { &(*worker).0 }.quiet();
 }
 
-/// The name of a return value, for messages.
+/// Returns the name of a return value, for messages.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_error(code: c_int) -> *const c_char {
     let text: &CStr = match code {

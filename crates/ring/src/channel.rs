@@ -1,4 +1,4 @@
-//! One generation of an application: its memory, and the descriptors a worker inherits.
+//! The channel of one generation of an application: its memory, and the descriptors that a worker inherits.
 
 use std::io;
 use std::sync::Arc;
@@ -19,8 +19,9 @@ pub use descriptors::{Attachment, NotAttached, environment};
 /// The environment variable with a worker process's channel: the value of [`Channel::environment`].
 pub const ENVIRONMENT: &str = "KOMAINU_RING";
 
-/// The channel between the server's threads and the workers of one generation of one application. Dropping it closes the
-/// server's descriptors; the memory lives until the last [`ServerSide`] and the last worker process are gone.
+/// The channel between the server's threads and the workers of one generation of one application. Dropping it
+/// closes the server's descriptors; the memory lives until the last [`ServerSide`] and the last worker
+/// process are gone.
 pub struct Channel {
     shared: Arc<SharedMemory>,
     taken: Vec<AtomicBool>,
@@ -29,10 +30,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Makes the memory and the eventfds.
+    /// Creates the memory and the eventfds.
     ///
     /// # Errors
-    /// `InvalidInput` for an option out of range; otherwise what the system said.
+    /// `InvalidInput` for an option out of range; otherwise the operating system's error.
     pub fn create(options: &Options) -> io::Result<Channel> {
         let geometry = Geometry::new(options).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         #[cfg(not(loom))]
@@ -59,51 +60,53 @@ impl Channel {
         })
     }
 
-    /// The side of server thread `thread`, from 0. Made once, on that thread.
+    /// Returns the side of server thread `thread`, counted from 0. Must be called once, on that thread.
     ///
     /// # Panics
-    /// Where there is no such thread, or its side was taken before.
+    /// If there is no such thread, or its side was taken before.
     pub fn server(&self, thread: usize) -> ServerSide {
         assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
         ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
-    /// A worker inside this process, in a worker slot that nobody holds.
+    /// Returns a worker inside this process, in an unused worker slot.
     ///
     /// # Panics
-    /// Where there is no such worker slot.
+    /// If there is no such worker slot.
     pub fn worker(&self, worker_slot: WorkerSlot) -> Worker {
         Worker::new(Arc::clone(&self.shared), worker_slot)
     }
 
-    /// The memory itself, for tests that write what no honest side would.
+    /// The memory itself, for tests that write invalid values.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn shared(&self) -> &Arc<SharedMemory> {
         &self.shared
     }
 
-    /// Bytes of memory that each side maps. Only what is used of them becomes real.
+    /// Size of the memory mapped by each side, in bytes. Physical memory is allocated only for the used
+    /// parts.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.shared.region.words().len() * 4
     }
 
-    /// Whether its header stands as it was written: if not, no worker can attach any more.
+    /// Whether the header is intact; otherwise no worker can attach any more.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let header = self.shared.geometry.header();
         self.shared.region.words().iter().zip(header).all(|(word, value)| word.load(Relaxed) == value)
     }
 
-    /// Asks the holder of `worker_slot` to leave once it has finished what it holds: its next look for a request says so.
+    /// Asks the holder of `worker_slot` to exit once it has finished its requests: its next attempt to claim
+    /// a request returns [`Next::Retired`](crate::Next::Retired).
     pub fn retire(&self, worker_slot: WorkerSlot) {
         self.shared.retired(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
         self.shared.ring_slot(worker_slot.0);
     }
 
-    /// Whether the holder of `worker_slot` sleeps, and how often it has looked for requests (wrapping). A holder that stays
-    /// awake without a look, and has no request, hangs.
+    /// Returns whether the holder of `worker_slot` sleeps, and how often it has looked for requests
+    /// (wrapping). A holder without a request that is awake but does not look hangs.
     #[cfg(not(loom))]
     #[must_use]
     pub fn progress(&self, WorkerSlot(worker_slot): WorkerSlot) -> (bool, u32) {
@@ -111,8 +114,8 @@ impl Channel {
         (self.shared.sleep(worker_slot).load(Relaxed) != crate::shared::AWAKE, looks)
     }
 
-    /// Lets all those who wait for requests look at their signals: one may have come just before they fell asleep. To be
-    /// called once in a while, so that they need no timer for each wait.
+    /// Lets all workers that wait for requests check their signals, because one may have arrived just before
+    /// they fell asleep. Called periodically, so that workers need no timer for each wait.
     pub fn wake_for_signals(&self) {
         (0..self.shared.geometry.worker_slots)
             .for_each(|worker_slot| self.shared.wake_for_signals(worker_slot));
@@ -140,7 +143,7 @@ mod descriptors {
     use crate::sync::Relaxed;
     use crate::worker::Worker;
 
-    /// Memory that no worker can shrink: a shorter file would be a SIGBUS in the server.
+    /// Creates memory that no worker can shrink: truncation would raise SIGBUS in the server.
     #[cfg(not(miri))]
     pub(super) fn memory(words: usize) -> io::Result<OwnedFd> {
         let memory = memfd_create("komainu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -149,34 +152,34 @@ mod descriptors {
         Ok(memory)
     }
 
-    /// Miri knows no memfd: the region is on its heap, and this descriptor only stands in for it.
+    /// Miri does not support memfd: the region is on its heap, and this descriptor is a placeholder.
     #[cfg(miri)]
     pub(super) fn memory(_: usize) -> io::Result<OwnedFd> {
         Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
     }
 
     impl Channel {
-        /// Every descriptor a worker process must inherit, under the same number. They are close-on-exec here: clear the
-        /// flag in the child, between fork and exec.
+        /// The descriptors that a worker process must inherit, under the same numbers. They are close-on-exec
+        /// here: clear the flag in the child, between fork and exec.
         pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
             let signals = self.shared.thread_signals.iter().chain(&self.shared.slot_signals);
             std::iter::once(self.memory.as_fd()).chain(signals.map(Signal::fd))
         }
 
-        /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for worker processes: the numbers of the descriptors.
+        /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for worker processes: the descriptor numbers.
         pub fn environment(&self) -> String {
             environment(&self.descriptors().collect::<Vec<_>>(), self.threads())
         }
 
-        /// Threads of the server.
+        /// Number of server threads.
         #[must_use]
         pub fn threads(&self) -> usize {
             self.shared.thread_signals.len()
         }
     }
 
-    /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for the descriptors of [`Channel::descriptors`], of which there are
-    /// one and one for each of `threads` at least, under the numbers that they have in this process.
+    /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for the descriptors of [`Channel::descriptors`] (one
+    /// for the memory, at least one for each of `threads`) under their numbers in this process.
     #[must_use]
     pub fn environment(descriptors: &[BorrowedFd<'_>], threads: usize) -> String {
         let list = |fds: &[BorrowedFd<'_>]| {
@@ -187,16 +190,16 @@ mod descriptors {
         format!("{};{};{}", list(memory), list(threads), list(worker_slots))
     }
 
-    /// Why a worker process found no channel.
+    /// The reason that a worker process could not attach to a channel.
     #[derive(Debug)]
     pub enum NotAttached {
-        /// The environment's value is none that a server writes.
+        /// The environment variable's value is invalid.
         Environment,
-        /// The memory is of another version, or no channel's.
+        /// The memory has another version, or is not a channel.
         Version,
-        /// No such worker slot.
+        /// There is no such worker slot.
         WorkerSlot,
-        /// What the system said.
+        /// An error of the operating system.
         System(io::Error),
     }
 
@@ -219,13 +222,14 @@ mod descriptors {
         }
     }
 
-    /// A worker process's mapping of the channel, from which each of its claimants takes a worker slot. It survives a fork.
+    /// A worker process's mapping of the channel, from which each claimant takes a worker slot. It survives a
+    /// fork.
     #[derive(Clone)]
     pub struct Attachment(Arc<SharedMemory>);
 
     impl Attachment {
-        /// Maps the channel that the value of [`ENVIRONMENT`](crate::ENVIRONMENT) names. The descriptors stay open for
-        /// the life of the process, and closed to its children's programs.
+        /// Maps the channel named by the value of [`ENVIRONMENT`](crate::ENVIRONMENT). The descriptors stay
+        /// open for the life of the process and are close-on-exec.
         ///
         /// # Errors
         /// See [`NotAttached`].
@@ -242,7 +246,7 @@ mod descriptors {
                 return Err(NotAttached::Environment);
             };
             let &[memory] = memory.as_slice() else { return Err(NotAttached::Environment) };
-            // SAFETY: only borrowed for this call; a number that is not open is an error of the calls below.
+            // SAFETY: only borrowed for this call; the calls below fail if the number is not open.
             let memory = unsafe { BorrowedFd::borrow_raw(memory) };
             let (region, geometry) = map(memory)?;
             fcntl_setfd(memory, FdFlags::CLOEXEC)?;
@@ -253,12 +257,13 @@ mod descriptors {
             }
             let (thread_signals, slot_signals) = (adopt(&threads)?, adopt(&worker_slots)?);
             let shared = Arc::new(SharedMemory { region, geometry, thread_signals, slot_signals });
-            // The numbers are the process's, not this value's: a second attachment may use them again.
+            // The descriptors belong to the process, not to this value: a second attachment may use them
+            // again.
             std::mem::forget(Arc::clone(&shared));
             Ok(Attachment(shared))
         }
 
-        /// Takes `worker_slot`, which nobody else holds.
+        /// Takes `worker_slot`, which must not be held by another claimant.
         ///
         /// # Errors
         /// [`NotAttached::WorkerSlot`].
@@ -286,10 +291,11 @@ mod descriptors {
 
     fn adopt(numbers: &[RawFd]) -> Result<Vec<Signal>, NotAttached> {
         for &number in numbers {
-            // SAFETY: borrowed for this call only; a closed number is its error.
+            // SAFETY: only borrowed for this call, which fails if the number is not open.
             fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC)?;
         }
-        // SAFETY: open, as the calls above showed, and never closed, as `Attachment::new` leaks them.
+        // SAFETY: open, because the calls above succeeded, and never closed, because `Attachment::new` leaks
+        // them.
         Ok(numbers.iter().map(|&number| Signal::adopt(unsafe { OwnedFd::from_raw_fd(number) })).collect())
     }
 }

@@ -1,18 +1,18 @@
-//! Copies of a worker that its application forks. They have the worker's slot in their memory, but it is not theirs: a copy
-//! that wants to answer or to claim a request has returned from the application, and ends.
+//! Copies of a worker process that its application forks. They have the worker's slot in their memory but do
+//! not own it: a copy that returns from the application and tries to answer or claim a request is ended.
 
 use std::ffi::c_int;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
-    /// Of the C library: `child` is called in every process that this one forks.
+    /// From the C library: calls `child` in every process that this one forks.
     fn pthread_atfork(
         prepare: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
         child: Option<extern "C" fn()>,
     ) -> c_int;
-    /// Of the C library: ends the process and runs nothing before.
+    /// From the C library: ends the process without running exit handlers.
     fn _exit(status: c_int) -> !;
 }
 
@@ -22,10 +22,10 @@ extern "C" fn forked() {
     COPY.store(true, Ordering::Relaxed);
 }
 
-/// This process has taken a worker slot: those that it forks from now on are its copies.
+/// Records that this process has taken a worker slot: processes forked from now on are copies.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
-    // SAFETY: `forked` does only what may be done in a process that was just forked.
+    // SAFETY: `forked` performs only operations that are allowed in a newly forked process.
     WATCHED.call_once(|| _ = unsafe { pthread_atfork(None, None, Some(forked)) });
     COPY.store(false, Ordering::Relaxed);
 }
@@ -35,7 +35,7 @@ pub(crate) fn is_one() -> bool {
     COPY.load(Ordering::Relaxed)
 }
 
-/// Ends the process if it is a copy, with a line for the log.
+/// Ends the process if it is a copy, after logging a line.
 pub(crate) fn end_if_one() {
     if is_one() {
         end();
@@ -50,6 +50,6 @@ fn end() -> ! {
         std::process::id()
     );
     let _ = rustix::io::write(std::io::stderr(), text.as_bytes());
-    // SAFETY: it has no conditions. What the worker has begun is not the copy's to clean up.
+    // SAFETY: `_exit` has no preconditions. The copy must not clean up the worker's work.
     unsafe { _exit(0) }
 }

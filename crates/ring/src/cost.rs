@@ -1,15 +1,16 @@
-//! What a worker's part of a request costs: measured by the worker where the server asks for it, checked by the server.
+//! The cost of a request to its worker: measured by the worker if the server asks for it, validated by the
+//! server.
 
-/// What a worker is to measure of a request.
+/// The measurements that a worker makes for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum Measure {
-    /// Only when it has claimed the request.
+    /// Only the time of the claim.
     #[default]
     Claim = 0,
-    /// The CPU time of its thread too: two system calls.
+    /// Also the CPU time of its thread: two system calls.
     Cpu = 1,
-    /// And how much memory its process has grown: two readings of `/proc/self/statm`.
+    /// Also the memory growth of its process: two reads of `/proc/self/statm`.
     All = 2,
 }
 
@@ -24,22 +25,25 @@ impl Measure {
     }
 }
 
-/// What a worker has reported of a request. The worker is not trusted: figures may be wrong, but nothing depends on them.
+/// The cost reported by a worker. The worker is not trusted: figures may be wrong, but nothing depends on
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerCost {
-    /// When it claimed the request: the low 32 bits of the microseconds of `CLOCK_MONOTONIC`.
+    /// Time of the claim: the low 32 bits of `CLOCK_MONOTONIC` in microseconds.
     pub claimed_us: Option<u32>,
-    /// CPU time of its thread, in microseconds, if it was asked for and the thread had no other request meanwhile.
+    /// CPU time of the worker's thread in microseconds, if requested and if the thread had no other request
+    /// at the same time.
     pub cpu_us: Option<u32>,
-    /// How much the resident memory of its process has grown (or shrunk), in KiB; under the same conditions.
+    /// Growth (or decrease) of the resident memory of the worker's process in KiB, under the same conditions.
     pub memory_kib: Option<i32>,
 }
 
-/// In a slot's words: nothing was measured.
+/// Value of a slot's word that means "not measured".
 pub(crate) const UNKNOWN: u32 = 0;
 
 impl WorkerCost {
-    /// What a slot's words say. CPU time and memory are written before the end is: they count once that is seen.
+    /// Decodes a slot's words. CPU time and memory are written before the end of the response, so they are
+    /// valid only once that is seen.
     pub(crate) fn read([claimed_us, cpu_us, memory_kib]: [u32; 3], is_over: bool) -> WorkerCost {
         let known = |word: u32, is_meant: bool| (is_meant && word != UNKNOWN).then_some(word);
         WorkerCost {
@@ -56,18 +60,18 @@ mod meter {
 
     use super::{Measure, UNKNOWN};
 
-    /// A request that is measured.
+    /// A measurement in progress.
     #[derive(Clone, Copy)]
     pub(crate) struct Meter {
-        /// CPU time of the thread when it was claimed, in nanoseconds.
+        /// CPU time of the thread at the claim, in nanoseconds.
         cpu_ns: u64,
         resident_kib: Option<u32>,
-        /// How many requests the thread had claimed, this one among them.
+        /// Number of requests that the thread had claimed, including this one.
         claims: u32,
     }
 
     impl Meter {
-        /// Begins, if there is something to measure: `claims` requests were claimed, this one among them.
+        /// Begins measuring, if requested: `claims` requests were claimed, including this one.
         pub(crate) fn new(measure: Measure, claims: u32) -> Option<Meter> {
             let resident_kib = match measure {
                 Measure::Claim => return None,
@@ -77,7 +81,8 @@ mod meter {
             Some(Meter { cpu_ns: cpu_ns(), resident_kib, claims })
         }
 
-        /// The words for CPU time and memory, each one more than the figure, if no other request was claimed meanwhile.
+        /// The words for CPU time and memory, each one greater than the figure, if no other request was
+        /// claimed at the same time.
         pub(crate) fn words(self, claims: u32) -> (u32, u32) {
             if claims != self.claims {
                 return (UNKNOWN, UNKNOWN);
@@ -92,10 +97,10 @@ mod meter {
         }
     }
 
-    /// When a request is claimed, as its word says it.
+    /// The current time in the format of the slot's word.
     pub(crate) fn claimed_us() -> u32 {
         let now = clock_gettime(ClockId::Monotonic);
-        // The low bits are meant; and 0 says that nothing is known.
+        // Only the low bits are used; 0 means unknown.
         ((now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000) as u32).max(1)
     }
 

@@ -1,4 +1,4 @@
-//! The two ways to sleep: on a word of the shared memory (futex), or on a file descriptor (eventfd).
+//! The two ways of sleeping: on a word of the shared memory (futex), or on a file descriptor (eventfd).
 
 #[cfg(not(loom))]
 pub(crate) use machine::{Signal, wait, wake};
@@ -16,20 +16,21 @@ mod machine {
 
     use crate::sync::AtomicU32;
 
-    /// Sleeps while `word` holds `value`, at most for `limit`. May return early. Whether a signal was the cause.
+    /// Sleeps while `word` holds `value`, at most for `limit`. May return early. Returns whether a signal
+    /// interrupted the sleep.
     pub(crate) fn wait(word: &AtomicU32, value: u32, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // Every other error (changed word, time over) means the same: look again.
+        // Every other error (changed word, timeout) means the same: check the condition again.
         futex::wait(word, futex::Flags::empty(), value, limit.as_ref()) == Err(io::Errno::INTR)
     }
 
-    /// Wakes whoever sleeps on `word`, in any process.
+    /// Wakes a sleeper on `word`, in any process.
     pub(crate) fn wake(word: &AtomicU32) {
-        // It cannot fail on a mapped, aligned word.
+        // Waking a mapped, aligned word cannot fail.
         let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 
-    /// An eventfd: each ring is one edge for an edge-triggered epoll.
+    /// An eventfd: each ring causes one edge for an edge-triggered epoll.
     pub(crate) struct Signal(OwnedFd);
 
     impl Signal {
@@ -42,7 +43,7 @@ mod machine {
         }
 
         pub(crate) fn ring(&self) {
-            // A full counter (never read) has rung already.
+            // An eventfd with a full counter (never read) is already readable.
             let _ = io::write(&self.0, &1u64.to_ne_bytes());
         }
 
@@ -62,7 +63,7 @@ mod modelled {
     use crate::sync::{AtomicU32, Relaxed};
 
     lazy_static! {
-        // One hash bucket of the kernel's futex table, for all words.
+        // A single hash bucket of the kernel's futex table, used for all words.
         static ref BUCKET: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
@@ -92,7 +93,7 @@ mod modelled {
             self.1.notify_one();
         }
 
-        /// Sleeps until an edge that was not seen yet.
+        /// Sleeps until an edge that was not yet seen.
         pub(crate) fn wait(&self) {
             let mut rung = self.0.lock().unwrap();
             while !*rung {

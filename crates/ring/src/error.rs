@@ -1,15 +1,16 @@
-//! What can go wrong between the two sides, as values.
+//! Errors between the two sides.
 
 use std::fmt;
 
-/// Which worker slot of the generation: one claimant of requests, a worker process or a thread of one.
+/// The index of a worker slot in the generation: one claimant of requests, a worker process or one of its
+/// threads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct WorkerSlot(pub usize);
 
-/// How the other side broke the channel's rules.
+/// A violation of the channel's protocol by the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breach {
-    /// A stream position that no honest side can reach.
+    /// A stream position that no valid peer can reach.
     Position,
     /// A frame of unknown kind, or longer than what was published.
     Frame,
@@ -17,7 +18,7 @@ pub enum Breach {
     Order,
     /// A notice about a request that this worker slot does not hold.
     Tag,
-    /// A state word that no honest side writes.
+    /// An invalid state word.
     SlotState,
 }
 
@@ -33,12 +34,13 @@ impl fmt::Display for Breach {
     }
 }
 
-/// A worker that broke the rules. It is heard no more; kill it and call [`ServerSide::worker_died`](crate::ServerSide::worker_died).
+/// A worker that violated the protocol. The server ignores it from now on; kill it and call
+/// [`ServerSide::worker_died`](crate::ServerSide::worker_died).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerFault {
-    /// The worker's slot, if the memory still shows it; `None` if any worker may have done it.
+    /// The worker's slot, if the memory still shows it; `None` if any worker may be responsible.
     pub worker_slot: Option<WorkerSlot>,
-    /// What it did.
+    /// The violation.
     pub breach: Breach,
 }
 
@@ -53,12 +55,12 @@ impl fmt::Display for WorkerFault {
     }
 }
 
-/// Why the server cannot use a ticket.
+/// The reason that the server cannot use a ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// The ticket's request is over: answered whole, cancelled, or lost with its worker.
+    /// The ticket's request is over: completely received, cancelled, or lost with its worker.
     Void,
-    /// The answer cannot be believed; the ticket is void from now on.
+    /// The response is invalid; the ticket is void from now on.
     WorkerFault(WorkerFault),
 }
 
@@ -73,10 +75,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a request was not taken.
+/// The reason that a request was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Every slot of this thread is queued or in a worker's hands.
+    /// Every slot of this thread is queued or held by a worker.
     Full,
     /// The head does not fit into a slot's request area (`Options::request_bytes` less 4).
     HeadTooLarge,
@@ -93,16 +95,17 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Why a worker cannot continue a request; end or abort it then.
+/// The reason that a worker cannot continue a request; it should then end or abort it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
-    /// The server lost interest; the number is the reason it gave to [`ServerSide::cancel`](crate::ServerSide::cancel).
+    /// The server cancelled the request; the number is the reason passed to
+    /// [`ServerSide::cancel`](crate::ServerSide::cancel).
     Cancelled(u32),
     /// A frame out of order: a body before its head, a second head, anything after the trailers.
     Order,
     /// A head, trailers or log line that does not fit into the response area.
     TooLarge,
-    /// The memory holds what no server writes: another worker scribbled over it.
+    /// The memory contains an invalid value: another worker has overwritten it.
     Broken,
 }
 

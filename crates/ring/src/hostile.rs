@@ -1,8 +1,10 @@
-//! A worker that writes what it likes, for tests and for the fuzz target: the same steps, drawn from bytes.
+//! A hostile worker that writes arbitrary values, for tests and the fuzz target, both of which derive its
+//! steps from bytes.
 //!
-//! Two laws are checked. Whatever is scribbled anywhere: no panic, no endless loop, and when every worker is dead every slot
-//! is back or counted as quarantined. Whatever a worker scribbles on what it holds (its lane, its slots' streams): the
-//! requests of an honest worker of the same channel are answered as if the hostile one did not exist.
+//! Two laws are checked. If anything in the memory is overwritten: no panic, no endless loop, and once every
+//! worker is dead every slot is free or counted as quarantined. If a worker overwrites only what it holds
+//! (its lane, the streams of its slots): requests of an honest worker of the same channel are answered as if
+//! the hostile one did not exist.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -19,11 +21,11 @@ use crate::worker::Worker;
 const HOSTILE: WorkerSlot = WorkerSlot(0);
 const HONEST: WorkerSlot = WorkerSlot(1);
 
-/// Draws the steps from `data`, and runs them with a hostile worker that reaches the whole memory, or only what is its
-/// own, as the first byte says.
+/// Derives the steps from `data` and runs them. The first byte decides whether the hostile worker writes to
+/// the whole memory or only to what it holds.
 ///
 /// # Panics
-/// Where a law is broken.
+/// If a law is violated.
 pub fn fuzz_hostile(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let options = Options {
@@ -60,16 +62,16 @@ struct Play<'a> {
     hostile: Worker,
     channel: &'a Channel,
     anywhere: bool,
-    /// What the honest worker holds.
+    /// Requests held by the honest worker.
     held: VecDeque<ClaimedRequest>,
-    /// What the hostile one holds.
+    /// Requests held by the hostile worker.
     prey: Vec<ClaimedRequest>,
-    /// Tickets that are good, as far as their owner knows, with what was asked.
+    /// Tickets that are valid as far as the submitter knows, with their requests.
     asked: Vec<(Ticket, u32, Vec<u8>)>,
     serial: u32,
 }
 
-/// The next bytes as a number; 0 at the end.
+/// Reads the next bytes as a number; 0 at the end.
 fn number(steps: &mut impl Iterator<Item = u8>) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|_| steps.next().unwrap_or(0)))
 }
@@ -118,11 +120,11 @@ impl Play<'_> {
         }
     }
 
-    /// The honest worker sends its request's head back, in two pieces.
+    /// Lets the honest worker send its request's head back in two pieces.
     fn answer(&mut self) {
         let Some(mut request) = self.held.pop_front() else { return };
         let head = request.head().to_vec();
-        // Whatever the hostile one did to the memory, to an honest worker it is an error at worst.
+        // An honest worker gets at worst an error, whatever the hostile one wrote.
         let _ = request.respond(&head).and_then(|()| request.write(&head)).and_then(|()| request.finish());
     }
 
@@ -160,14 +162,14 @@ impl Play<'_> {
         }
     }
 
-    /// An answer that only the honest worker can have given is the right one.
+    /// Checks that an answer which only the honest worker can have given is correct.
     fn check(&self, serial: u32, answer: &[u8], part: Part) {
         let echo = [serial.to_le_bytes(), serial.to_le_bytes()].concat();
         let by_honest = answer.len() == 8 && !matches!(part, Part::Aborted(_)) && answer[..4] == answer[4..];
         assert!(self.anywhere || !by_honest || answer == echo, "{serial} was answered with {answer:?}");
     }
 
-    /// The hostile worker dies with what it holds.
+    /// Lets the hostile worker die while it holds requests.
     fn die(&mut self) {
         self.prey.drain(..).for_each(ClaimedRequest::vanish);
         for lost in self.server.worker_died(HOSTILE) {
@@ -176,7 +178,7 @@ impl Play<'_> {
         self.hostile = self.channel.worker(HOSTILE);
     }
 
-    /// Something that begins like an answer.
+    /// Writes the beginning of a response.
     fn write_prey(&mut self, len: usize) {
         if let Some(request) = self.prey.last_mut() {
             let _ = request.respond(b"");
@@ -193,7 +195,7 @@ impl Play<'_> {
         let index = match (self.anywhere, own) {
             (true, _) if kind & 1 == 0 => place % shared.region.words().len(),
             (true, _) => geometry.slot(0, place % geometry.slots) + (place >> 8) % slot::WORDS,
-            // Not the state word: every worker uses it, so overwriting it affects all of them.
+            // Excludes the state word: every worker uses it, so overwriting it affects all of them.
             (false, Some(own)) if kind & 3 == 0 => geometry.slot(0, own) + 1 + place % (slot::WORDS - 1),
             (false, Some(own)) if kind & 3 == 1 => {
                 let areas = (geometry.request_bytes + geometry.response_bytes) / 4;
@@ -201,7 +203,7 @@ impl Play<'_> {
             }
             _ => geometry.lane(0, HOSTILE.0) + place % geometry.cells,
         };
-        // Small numbers, positions and flips of what stands there reach further than noise.
+        // Small numbers, positions and bit flips of the current value have more effect than noise.
         let word = shared.word(index);
         let value = match kind >> 4 & 3 {
             0 => value % 256,
@@ -213,7 +215,7 @@ impl Play<'_> {
     }
 
     fn end_all(&mut self) {
-        // First everything honest is brought to its end, so that what is left is the hostile worker's.
+        // First completes the honest worker's requests, so that the remaining slots are the hostile worker's.
         for _ in 0..40 {
             self.held.extend(self.honest.try_next());
             self.answer();
@@ -244,7 +246,7 @@ impl Play<'_> {
 mod tests {
     use super::*;
 
-    /// xorshift: the tests' only randomness, from their seed.
+    /// xorshift: the only source of randomness of the tests, with a fixed seed.
     fn noise(mut seed: u64, len: usize) -> Vec<u8> {
         let byte = || {
             seed ^= seed << 13;

@@ -1,8 +1,8 @@
-//! Notices from one worker slot to one server thread: tags in a ring of cells, 0 where there is none.
+//! Notices from one worker slot to one server thread: a ring of cells, each with a tag or 0.
 //!
-//! The producer needs no look at the consumer: a slot has at most one notice (guarded by its `NOTICED` word) and one
-//! final tag unread, and a lane has room for both of every slot. The consumer needs no head word: a cell that is not 0 is
-//! a tag. So a notice moves one cache line.
+//! The producer need not check the consumer's position: a slot has at most one unread notice (guarded by its
+//! `NOTICED` word) and one unread final tag, and a lane has room for both of every slot. The consumer needs
+//! no head word: a non-zero cell is a tag. Thus a notice transfers one cache line.
 
 use crate::shared::SharedMemory;
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
@@ -13,7 +13,7 @@ fn cell(shared: &SharedMemory, thread: usize, worker_slot: usize, position: u32)
     shared.word(shared.geometry.lane(thread, worker_slot) + (position & mask) as usize)
 }
 
-/// Worker's side: leaves `tag` at `position`.
+/// Worker's side: stores `tag` at `position`.
 pub(crate) fn push(shared: &SharedMemory, thread: usize, worker_slot: usize, position: &mut u32, tag: Tag) {
     cell(shared, thread, worker_slot, *position).store(tag.0, Release);
     *position = position.wrapping_add(1);
@@ -36,7 +36,7 @@ pub(crate) fn pop(
     Some(Tag(tag))
 }
 
-/// Server's side: whether nothing stands at `position`.
+/// Server's side: whether there is no tag at `position`.
 pub(crate) fn is_empty(shared: &SharedMemory, thread: usize, worker_slot: usize, position: u32) -> bool {
     cell(shared, thread, worker_slot, position).load(Acquire) == 0
 }

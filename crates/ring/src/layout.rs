@@ -1,32 +1,37 @@
-//! Where everything stands: the geometry of one generation, computed once and checked, never read back from the memory.
+//! The memory layout: the geometry of one generation, computed once, validated, and never read back from the
+//! memory.
 
 use std::fmt;
 
 use crate::words::{SLOTS_MAX, WORKER_SLOTS_MAX};
 
-/// What one generation of an application is given.
+/// The parameters of one generation of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Server threads that submit requests: 1 to 256.
     pub threads: usize,
-    /// Worker slots for workers (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
+    /// Worker slots (one per claimant, so one per thread of a threaded worker process): 1 to 4096.
     pub worker_slots: usize,
-    /// Worker slots of one process, neighbours of each other: 1 to 4096. Idle processes are woken before idle threads of busy ones.
+    /// Worker slots of one process, which are adjacent: 1 to 4096. Idle processes are woken before idle
+    /// threads of busy ones.
     pub process_slots: usize,
-    /// Requests one server thread may have queued and in workers' hands together: 1 to 16384, rounded up to a power of two.
+    /// Maximum number of requests of one server thread, queued and held by workers: 1 to 16384, rounded up to
+    /// a power of two.
     pub slots: usize,
-    /// Bytes of a slot for the request stream: 64 to 16 MiB, rounded up to a power of two. A request head must fit whole,
-    /// a body streams through what is left.
+    /// Size of a slot's request area in bytes: 64 to 16 MiB, rounded up to a power of two. A request head
+    /// must fit completely; a body is streamed through the remaining space.
     pub request_bytes: usize,
-    /// Bytes of a slot for the response stream: the same, for the response's head and body.
+    /// Size of a slot's response area in bytes: 64 to 16 MiB, rounded up to a power of two.
     pub response_bytes: usize,
-    /// Whether every worker slot gets an eventfd, for workers that sleep in an event loop. Costs a descriptor per worker slot.
+    /// Whether every worker slot has an eventfd, for workers that sleep in an event loop. Costs a descriptor
+    /// per worker slot.
     pub slot_fds: bool,
 }
 
 impl Default for Options {
-    /// One thread, 16 worker slots, 1024 slots of 32 KiB for the request and 64 KiB for the response; no worker slot eventfds. Memory
-    /// is used only once it is touched, and the slots used last are used first.
+    /// One thread, 16 worker slots, 1024 slots with 32 KiB for the request and 64 KiB for the response, no
+    /// eventfds of worker slots. Memory is allocated only when touched, and the most recently used slots are
+    /// reused first.
     fn default() -> Options {
         Options {
             threads: 1,
@@ -41,7 +46,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The most worker slots that there may be.
+    /// Maximum number of worker slots.
     pub const WORKER_SLOTS_MAX: usize = WORKER_SLOTS_MAX;
 }
 
@@ -57,51 +62,52 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Words of a cache line; what one side writes often shares none with what the other writes.
+/// Words of a cache line; words that one side writes often share no line with words of the other side.
 #[cfg(not(loom))]
 pub(crate) const LINE: usize = 16;
-/// No caches under loom, and every word costs it time.
+/// There are no caches under loom, and every word costs it time.
 #[cfg(loom)]
 pub(crate) const LINE: usize = 8;
 
-/// The header's words, the first of the memory.
+/// Number of words of the header, at the start of the memory.
 pub(crate) const HEADER_WORDS: usize = 9;
 /// "KOMA", little-endian.
 const MAGIC: u32 = u32::from_le_bytes(*b"KOMA");
-/// Rises with every change of the layout or of the words' meaning.
+/// Version of the layout; increased with every change of it or of the words' meaning.
 pub(crate) const ABI: u32 = 3;
 
 /// The control words of a slot; reset by the server before each use.
 pub(crate) mod slot {
-    /// Packed [`SlotState`](crate::words::SlotState): the only word both sides compare and swap.
+    /// Packed [`SlotState`](crate::words::SlotState): the only word that both sides update by
+    /// compare-and-swap.
     pub(crate) const STATE: usize = 0;
-    /// Request stream: bytes the server produced; bit 0 says that there will be no more.
+    /// Request stream: bytes produced by the server; bit 0 means that no more will follow.
     pub(crate) const REQUEST_HEAD: usize = 1;
-    /// Request stream: bytes the worker consumed.
+    /// Request stream: bytes consumed by the worker.
     pub(crate) const REQUEST_TAIL: usize = 2;
-    /// Response stream: bytes the worker produced.
+    /// Response stream: bytes produced by the worker.
     pub(crate) const RESPONSE_HEAD: usize = 3;
-    /// Response stream: bytes the server consumed.
+    /// Response stream: bytes consumed by the server.
     pub(crate) const RESPONSE_TAIL: usize = 4;
-    /// 1 while a notice about this slot stands in the lane unread.
+    /// 1 while an unread notice about this slot is in the lane.
     pub(crate) const NOTICED: usize = 5;
-    /// Not 0 once the server lost interest: why.
+    /// The server's reason for cancelling the request, otherwise 0.
     pub(crate) const CANCELLED: usize = 6;
-    /// With [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted): why.
+    /// The worker's reason in [`SlotPhase::Aborted`](crate::words::SlotPhase::Aborted).
     pub(crate) const REASON: usize = 7;
-    /// What the worker is to measure: a [`Measure`](crate::Measure).
+    /// The requested measurements: a [`Measure`](crate::Measure).
     pub(crate) const MEASURE: usize = 8;
-    /// When the worker claimed it: the low bits of the clock's microseconds, or 0.
+    /// Time of the claim: the low bits of the clock in microseconds, or 0.
     pub(crate) const CLAIMED_US: usize = 9;
-    /// CPU time in microseconds and 1, or 0.
+    /// CPU time in microseconds plus 1, or 0.
     pub(crate) const CPU_US: usize = 10;
-    /// Growth of the worker's memory in KiB and 1 (wrapping), or 0.
+    /// Growth of the worker's memory in KiB plus 1 (wrapping), or 0.
     pub(crate) const MEMORY_KIB: usize = 11;
-    /// How many there are.
+    /// Number of control words.
     pub(crate) const WORDS: usize = 12;
 }
 
-/// Offsets are in words unless they say bytes.
+/// Offsets and strides of the memory, in words unless bytes are mentioned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub(crate) threads: usize,
@@ -110,7 +116,7 @@ pub(crate) struct Geometry {
     pub(crate) slots: usize,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
-    /// Cells of a queue, and of a lane: twice the slots, so that neither can overflow between honest sides.
+    /// Cells of a queue and of a lane: twice the slots, so that neither can overflow between valid peers.
     pub(crate) cells: usize,
     idle: usize,
     worker_slots_at: usize,
@@ -138,13 +144,14 @@ impl Geometry {
             within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
 
         let lines = |words: usize| words.next_multiple_of(LINE);
-        // An odd number of lines: what is looked at in every lane and slot then falls into different sets of the cache.
+        // An odd number of lines, so that the words checked in every lane and slot fall into different cache
+        // sets.
         let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
         let worker_slots_at = idle + lines(worker_slots.div_ceil(32));
         let threads_at = worker_slots_at + worker_slots * LINE;
-        // Sleep flag, queue head, queue tail, the queue's cells, a lane from each worker slot.
+        // Sleep flag, queue head, queue tail, cells of the queue, one lane for each worker slot.
         let lane_stride = odd(cells);
         let thread_stride = 3 * LINE + lines(cells) + worker_slots * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
@@ -170,7 +177,7 @@ impl Geometry {
         })
     }
 
-    /// The header a worker must find.
+    /// The header that a worker expects.
     pub(crate) fn header(&self) -> [u32; HEADER_WORDS] {
         let small = |value: usize| u32::try_from(value).expect("checked by `new`");
         [
@@ -187,7 +194,7 @@ impl Geometry {
     }
 
     #[cfg(not(loom))]
-    /// The geometry in a header; `None` if the header is invalid or of another version.
+    /// Reads the geometry from a header; `None` if the header is invalid or of another version.
     pub(crate) fn read(header: [u32; HEADER_WORDS]) -> Option<Geometry> {
         let [_, _, threads, worker_slots, process_slots, slots, request_bytes, response_bytes, _] =
             header.map(|word| word as usize);
@@ -208,35 +215,36 @@ impl Geometry {
         self.idle + worker_slot / 32
     }
 
-    /// `worker_slot`'s words: how it sleeps, whether it shall leave, how often it has looked for requests.
+    /// Offset of the words of `worker_slot`: its sleep state, its retirement flag, and the number of times it
+    /// looked for requests.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
         self.worker_slots_at + worker_slot * LINE
     }
 
-    /// `thread`'s sleep flag.
+    /// Offset of the sleep flag of `thread`.
     pub(crate) fn asleep(&self, thread: usize) -> usize {
         self.threads_at + thread * self.thread_stride
     }
 
-    /// `thread`'s queue: head, tail and cells, from the first word on.
+    /// Offsets of the queue of `thread`: head, tail and cells.
     pub(crate) fn queue(&self, thread: usize) -> (usize, usize, usize) {
         let at = self.asleep(thread);
         (at + LINE, at + 2 * LINE, at + 3 * LINE)
     }
 
-    /// The lane from `worker_slot` to `thread`: its cells.
+    /// Offset of the cells of the lane from `worker_slot` to `thread`.
     pub(crate) fn lane(&self, thread: usize, worker_slot: usize) -> usize {
         let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
         lanes + worker_slot * self.lane_stride
     }
 
-    /// The control words of a slot.
+    /// Offset of the control words of a slot.
     pub(crate) fn slot(&self, thread: usize, slot: usize) -> usize {
         debug_assert!(thread < self.threads && slot < self.slots);
         self.slots_at + (thread * self.slots + slot) * self.slot_stride
     }
 
-    /// A slot's request and response areas, in bytes.
+    /// Offsets of a slot's request and response areas, in bytes.
     pub(crate) fn areas(&self, thread: usize, slot: usize) -> (usize, usize) {
         let request = (self.slot(thread, slot) + slot::WORDS.next_multiple_of(LINE)) * 4;
         (request, request + self.request_bytes)
@@ -301,7 +309,7 @@ mod tests {
         assert_eq!(Geometry::new(&none), Err(OutOfRange("slots")));
         let many = Options { worker_slots: 4097, ..Options::default() };
         assert_eq!(Geometry::new(&many), Err(OutOfRange("worker slots")));
-        // 256 threads of 16384 slots of 32 MiB: more words than the header can express.
+        // 256 threads with 16384 slots of 32 MiB: more words than the header can express.
         let huge = Options {
             threads: 256,
             slots: 16384,

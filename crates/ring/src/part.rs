@@ -1,53 +1,54 @@
-//! The pieces a response is made of, and the order they come in.
+//! The parts of a response, and their order.
 
 use crate::error::Breach;
 use crate::pipe::FrameKind;
 
-/// A piece of a response.
+/// A part of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// A head that another head follows; its bytes were appended.
+    /// An interim head, which another head follows; its bytes were appended.
     Interim,
-    /// The head; its bytes were appended. Exactly one, before any body.
+    /// The final head; its bytes were appended. There is exactly one, before any body.
     Head,
-    /// A piece of the body, appended, as far as the caller's limit allowed.
+    /// A piece of the body, appended, up to the caller's limit.
     Data,
-    /// A file to send as the next piece of the body; in place of the head, a socket that the client's connection is to be
-    /// handed to. The worker waits until [`ServerSide::file_taken`](crate::ServerSide::file_taken).
+    /// A file to send as the next piece of the body; in place of the head, a socket that takes over the
+    /// client's connection. The worker waits until [`ServerSide::file_taken`](crate::ServerSide::file_taken).
     File(FilePart),
-    /// Fields after the body, appended.
+    /// Trailer fields, appended.
     Trailers,
-    /// A line for the log, appended; the number is the worker's level.
+    /// A line for the log, appended, with the worker's log level.
     Log(u8),
-    /// Nothing more.
+    /// The end of the response.
     End,
-    /// The worker gave up, for its own reason; the response is over, cut short if its head was received.
+    /// The worker aborted the response for a reason of its own; the response is truncated if its head was
+    /// received.
     Aborted(u32),
 }
 
-/// Part of an open file of the worker's process, to be had by `pidfd_getfd`. Numbers as the worker wrote them: to be
-/// checked against what the descriptor turns out to be.
+/// A part of an open file of the worker's process, obtained with `pidfd_getfd`. The numbers come from the
+/// worker and must be validated against the descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilePart {
     /// The descriptor's number in the worker's process.
     pub fd: i32,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// What [`ServerSide::receive`](crate::ServerSide::receive) took.
+/// The result of [`ServerSide::receive`](crate::ServerSide::receive).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
-    /// The piece.
+    /// The part.
     pub part: Part,
-    /// Whether the response ends with it, which voids the ticket.
+    /// Whether the response ends with this part, which voids the ticket.
     pub last: bool,
 }
 
 impl FilePart {
-    /// As a frame's payload: descriptor, offset, length, little-endian.
+    /// Length of a frame's payload: descriptor, offset, length, little-endian.
     pub(crate) const BYTES: usize = 20;
 
     pub(crate) fn encode(self) -> [u8; FilePart::BYTES] {
@@ -69,14 +70,14 @@ impl FilePart {
     }
 }
 
-/// The stage after `kind`, where it may follow `stage`: interim heads, the head, the body, trailers; log lines anywhere.
-/// A stage is the last kind that moved it, and starts with `Interim`.
+/// Returns the stage after a frame of `kind`, if it may follow `stage`: interim heads, the head, the body,
+/// trailers; log lines anywhere. A stage is the last kind that advanced it, and begins with `Interim`.
 pub(crate) fn follow(stage: FrameKind, kind: FrameKind) -> Result<FrameKind, Breach> {
     match (stage, kind) {
         (_, FrameKind::Log) | (FrameKind::Head, FrameKind::Data | FrameKind::File) => Ok(stage),
         (FrameKind::Interim, FrameKind::Interim | FrameKind::Head)
         | (FrameKind::Head, FrameKind::Trailers) => Ok(kind),
-        // In place of a head: a socket to hand the connection to, and nothing after it.
+        // In place of a head: a socket that takes over the connection, and nothing after it.
         (FrameKind::Interim, FrameKind::File) => Ok(FrameKind::Trailers),
         _ => Err(Breach::Order),
     }

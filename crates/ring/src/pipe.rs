@@ -1,28 +1,29 @@
-//! Frames through one direction of a slot: a byte ring whose consumer believes nothing.
+//! Frames in one direction of a slot: a byte ring whose consumer trusts nothing.
 //!
-//! A frame is one word (kind in the low byte, payload length above) and the payload, padded to a word. A frame is written
-//! and published whole, so positions are multiples of four and a frame's word never wraps. Each side keeps its own
-//! position in private memory; the shared words only report it to the other side.
+//! A frame is one word (kind in the low byte, payload length above) followed by the payload, padded to a
+//! word. Frames are written and published whole, so positions are multiples of four and a frame's word never
+//! wraps. Each side keeps its own position in private memory; the shared words only report it to the other
+//! side.
 
 use crate::error::Breach;
 use crate::shared::Pipe;
 use crate::sync::{Acquire, Relaxed, Release};
 
-/// A frame's own word, in bytes.
+/// Length of a frame's word in bytes.
 pub(crate) const FRAME_BYTES: u32 = 4;
-/// In a head word: the producer will produce no more.
+/// Flag in a head word: the producer has finished.
 const ENDED: u32 = 1;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
-    /// A message head, opaque here.
+    /// A message head, opaque to this module.
     Head = 1,
     /// A piece of the body.
     Data = 2,
-    /// A head that another head follows (1xx).
+    /// An interim head (1xx), which another head follows.
     Interim = 3,
-    /// Fields after the body.
+    /// Trailer fields.
     Trailers = 4,
     /// A file to send as the next piece of the body: descriptor, offset, length.
     File = 5,
@@ -53,22 +54,22 @@ impl Pipe<'_> {
         self.base + (position & (self.bytes - 1)) as usize
     }
 
-    /// How many bytes from `position` on lie before the area's end.
+    /// Number of bytes from `position` to the end of the area.
     fn before_wrap(&self, position: u32) -> usize {
         (self.bytes - (position & (self.bytes - 1))) as usize
     }
 
-    /// The largest payload that is sure to be taken at once when the area is empty.
+    /// The largest payload that always fits into the empty area.
     pub(crate) fn payload_max(&self) -> u32 {
         self.bytes - FRAME_BYTES
     }
 }
 
-/// The producer's private side.
+/// The producer's private state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     at: u32,
-    /// The consumer's position when last looked at.
+    /// The consumer's position when last read.
     tail: u32,
 }
 
@@ -77,8 +78,8 @@ impl Writer {
         Writer { at: 0, tail: 0 }
     }
 
-    /// The largest payload one frame may carry now, `None` if no frame fits; looks at the consumer again only where `want`
-    /// does not fit.
+    /// Returns the largest payload of a frame that fits now, `None` if no frame fits. Reads the consumer's
+    /// position again only if `want` does not fit.
     pub(crate) fn room(&mut self, pipe: Pipe<'_>, want: u32) -> Result<Option<u32>, Breach> {
         let room =
             |writer: &Writer| (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES);
@@ -93,7 +94,7 @@ impl Writer {
         Ok(room(self))
     }
 
-    /// Writes one frame, not yet published; the caller saw [`Writer::room`] for `payload`.
+    /// Writes one frame without publishing it; the caller has checked [`Writer::room`] for `payload`.
     pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: FrameKind, payload: &[u8]) {
         let len = payload.len() as u32;
         debug_assert!(FRAME_BYTES + padded(len) <= pipe.bytes - self.at.wrapping_sub(self.tail));
@@ -107,12 +108,13 @@ impl Writer {
         self.at = self.at.wrapping_add(padded(len));
     }
 
-    /// Writes as much of `body` as one frame may carry; 0 where waiting for more room is worth it.
+    /// Writes as much of `body` as one frame may carry; returns 0 if waiting for more room is better.
     pub(crate) fn body(&mut self, pipe: Pipe<'_>, body: &[u8]) -> Result<usize, Breach> {
         let want = u32::try_from(body.len()).unwrap_or(u32::MAX).min(pipe.payload_max());
         let Some(room) = self.room(pipe, want)? else { return Ok(0) };
         let take = room.min(want);
-        // One wait is cheaper than many small frames. (A consumer reports when it has freed half of the area, or all of it.)
+        // One wait is cheaper than many small frames. (A consumer reports when it has freed half of the area,
+        // or all of it.)
         if take < want && take < pipe.bytes / 4 {
             return Ok(0);
         }
@@ -122,7 +124,7 @@ impl Writer {
         Ok(take as usize)
     }
 
-    /// Shows the consumer what was written.
+    /// Publishes the written frames to the consumer.
     pub(crate) fn publish(&self, pipe: Pipe<'_>, ended: bool) {
         pipe.head.store(self.at | if ended { ENDED } else { 0 }, Release);
     }
@@ -138,19 +140,19 @@ impl Writer {
     }
 }
 
-/// The frame a reader is in.
+/// The frame that a reader is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
-    /// Payload bytes not read yet.
+    /// Payload bytes that have not been read.
     pub(crate) rest: u32,
 }
 
-/// The consumer's private side.
+/// The consumer's private state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader {
     at: u32,
-    /// The producer's position when last looked at: a frame's end.
+    /// The producer's position when last read: the end of a frame.
     head: u32,
     ended: bool,
     open: Option<Frame>,
@@ -162,7 +164,7 @@ impl Reader {
         Reader { at: 0, head: 0, ended: false, open: None, reported: 0 }
     }
 
-    /// The frame begun, or else the next one; `None` if there is none yet.
+    /// Returns the open frame or the next one; `None` if there is none yet.
     pub(crate) fn next(&mut self, pipe: Pipe<'_>) -> Result<Option<Frame>, Breach> {
         if self.open.is_none() {
             if self.is_empty(pipe)? {
@@ -179,7 +181,7 @@ impl Reader {
         Ok(self.open)
     }
 
-    /// Whether nothing is left to read; looks at the producer again if so.
+    /// Whether nothing is left to read; reads the producer's position again if so.
     pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, Breach> {
         if self.open.is_none() && self.at == self.head && !self.ended {
             let head = pipe.head.load(Acquire);
@@ -193,22 +195,22 @@ impl Reader {
         Ok(self.open.is_none() && self.at == self.head)
     }
 
-    /// Whether the producer said that there is no more than what was last seen.
+    /// Whether the producer has reported its end.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether there may be something to read, without taking note of it.
+    /// Whether there may be something to read. Changes no state.
     pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
         self.open.is_some() || self.at != self.head || self.ended || pipe.head.load(Acquire) != self.head
     }
 
-    /// Appends up to `most` bytes of the open frame to `into`; the frame closes with its last byte.
+    /// Appends up to `most` bytes of the open frame to `into`; the frame closes after its last byte.
     pub(crate) fn append(&mut self, pipe: Pipe<'_>, most: usize, into: &mut Vec<u8>) -> usize {
         self.payload(pipe, most, |at, len| pipe.region.append(at, len, into))
     }
 
-    /// Copies bytes of the open frame into `into`; the frame closes with its last byte.
+    /// Copies bytes of the open frame to `into`; the frame closes after its last byte.
     pub(crate) fn copy(&mut self, pipe: Pipe<'_>, mut into: &mut [u8]) -> usize {
         self.payload(pipe, into.len(), |at, len| {
             let (now, later) = std::mem::take(&mut into).split_at_mut(len);
@@ -235,13 +237,13 @@ impl Reader {
         count
     }
 
-    /// Whether to report to the producer: half of the area was freed, or all of it.
+    /// Whether progress should be reported to the producer: half of the area was freed, or all of it.
     pub(crate) fn owes(&self, pipe: Pipe<'_>) -> bool {
         let freed = (self.at & !3).wrapping_sub(self.reported);
         freed >= pipe.bytes / 2 || (freed > 0 && self.open.is_none() && self.at == self.head)
     }
 
-    /// Reports to the producer what was consumed.
+    /// Reports the consumed bytes to the producer.
     pub(crate) fn report(&mut self, pipe: Pipe<'_>) {
         self.reported = self.at & !3;
         pipe.tail.store(self.reported, Release);

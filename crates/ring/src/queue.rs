@@ -1,14 +1,14 @@
-//! Requests waiting for a worker: one queue per server thread, from which any worker takes.
+//! Requests waiting for a worker: one queue per server thread, shared by all workers.
 //!
-//! The claim is a compare-and-swap on the slot's own state word. Head, tail and cells only say where to look: a cell may
-//! name a slot that was claimed or cancelled long ago, and whoever finds that moves the head on. So a worker that dies
-//! between its claim and moving the head leaves nothing behind that stops the others.
+//! A claim is a compare-and-swap on the slot's own state word. Head, tail and cells are only hints: a cell
+//! may name a slot that was claimed or cancelled long ago, and a worker that finds one advances the head.
+//! Thus a worker that dies between its claim and advancing the head does not block the others.
 
 use crate::shared::SharedMemory;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 use crate::words::{SlotPhase, SlotState, Tag};
 
-/// One thread's queue, in the shared memory.
+/// The queue of one thread, in the shared memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue<'a> {
     shared: &'a SharedMemory,
@@ -35,7 +35,8 @@ impl<'a> Queue<'a> {
             && self.shared.slot(self.thread, tag.slot()).load_state() == SlotState::ready(tag.generation())
     }
 
-    /// Where the oldest tag stands, and how many there are: none where the words are wild, which the server mends.
+    /// The position of the oldest tag and the number of tags: 0 if the words are invalid, which the server
+    /// repairs.
     fn span(&self) -> (u32, u32) {
         loop {
             let head = self.head.load(Acquire);
@@ -43,19 +44,19 @@ impl<'a> Queue<'a> {
             if waiting as usize <= self.cells.len() {
                 return (head, waiting);
             }
-            // The head moved on between the two looks; or else someone scribbled on it.
+            // The head advanced between the two reads; otherwise it was overwritten.
             if self.head.load(Acquire) == head {
                 return (head, 0);
             }
         }
     }
 
-    /// Whether there is nothing to look at. Not empty does not promise that a slot is ready.
+    /// Whether the queue is empty. A non-empty queue does not guarantee a ready slot.
     pub(crate) fn is_empty(&self) -> bool {
         self.span().1 == 0
     }
 
-    /// How many tags there are: those of requests that no worker has claimed, and of some that were cancelled.
+    /// Number of tags: those of unclaimed requests, and of some cancelled ones.
     pub(crate) fn len(&self) -> usize {
         self.span().1 as usize
     }
@@ -76,7 +77,7 @@ impl<'a> Queue<'a> {
                     .compare_exchange(SlotState::ready(tag.generation()).0, claimed.0, AcqRel, Relaxed)
                     .is_ok()
             };
-            // First the claim, then the head: dying in between loses no request.
+            // Claims before advancing the head, so that dying in between loses no request.
             let _ = self.head.compare_exchange(head, head.wrapping_add(1), AcqRel, Relaxed);
             if won {
                 return Some(tag);
@@ -84,7 +85,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Server's side: adds `tag`, whose slot is ready, at the server's own `tail`.
+    /// Server's side: adds `tag`, whose slot is ready, at the server's private `tail`.
     pub(crate) fn push(&self, tail: &mut u32, tag: Tag) {
         if tail.wrapping_sub(self.head.load(Acquire)) as usize >= self.cells.len() {
             self.rebuild(tail);
@@ -99,8 +100,9 @@ impl<'a> Queue<'a> {
         *tail = tail.wrapping_add(1);
     }
 
-    /// Server's side: drops the tags of slots no longer ready and puts every ready one back, the longest in the queue
-    /// first. For a queue full of cancelled requests, and for one whose words a dead worker may have scribbled on.
+    /// Server's side: drops the tags of slots that are no longer ready and restores all ready ones, oldest
+    /// first. Used if the queue is full of cancelled requests, or if a dead worker may have overwritten its
+    /// words.
     pub(crate) fn rebuild(&self, tail: &mut u32) {
         let slots = self.shared.geometry.slots;
         let mut listed = vec![false; slots];
@@ -121,7 +123,7 @@ impl<'a> Queue<'a> {
         for tag in tags {
             self.add(tail, tag);
         }
-        // In this order the queue is empty, not wild, to whoever looks in between.
+        // In this order, a concurrent reader sees an empty queue rather than an invalid one.
         self.head.store(start, Release);
         self.tail.store(*tail, Release);
     }

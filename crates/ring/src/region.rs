@@ -1,7 +1,8 @@
-//! The shared memory itself: words that are atomic, and bytes that are copied in and out, never borrowed.
+//! The shared memory: atomic words, and bytes that are copied in and out but never borrowed.
 //!
-//! Another process may write any byte at any instant. So no `&[u8]` into the region exists: control words are read as
-//! atomics, payload through raw copies into private memory, and a value is checked only after it was copied.
+//! Another process may write any byte at any time. Therefore no `&[u8]` into the region exists: control words
+//! are read as atomics, payload is copied to private memory by raw copies, and values are validated only
+//! after copying.
 
 #[cfg(not(loom))]
 pub(crate) use machine::Region;
@@ -26,13 +27,14 @@ mod machine {
         words: usize,
     }
 
-    // SAFETY: the memory is reached through atomics and raw copies only; the mapping lives until `drop`.
+    // SAFETY: the memory is accessed through atomics and raw copies only; the mapping lives until `drop`.
     unsafe impl Send for Region {}
     // SAFETY: as above.
     unsafe impl Sync for Region {}
 
     impl Region {
-        /// `words` words of Miri's heap: the same raw copies and atomics, in memory whose every access is checked.
+        /// Allocates `words` words on Miri's heap: the same raw copies and atomics, in memory whose accesses
+        /// are all checked.
         #[cfg(miri)]
         pub(crate) fn map(_: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
             let layout = std::alloc::Layout::array::<AtomicU32>(words).map_err(|_| io::Errno::NOMEM)?;
@@ -44,7 +46,7 @@ mod machine {
         /// Maps `words` words of `memory`, shared, for reading and writing.
         #[cfg(not(miri))]
         pub(crate) fn map(memory: BorrowedFd<'_>, words: usize) -> io::Result<Region> {
-            // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing of ours.
+            // SAFETY: a new mapping at an address chosen by the kernel does not overlap existing memory.
             let start = unsafe {
                 mmap(
                     ptr::null_mut(),
@@ -75,7 +77,7 @@ mod machine {
             }
         }
 
-        /// Copies the bytes at `at` into all of `into`.
+        /// Copies bytes from `at`, filling all of `into`.
         pub(crate) fn take(&self, at: usize, into: &mut [u8]) {
             // SAFETY: `into` is valid for writes of its length.
             unsafe { self.take_raw(at, into.as_mut_ptr(), into.len()) }
@@ -95,16 +97,18 @@ mod machine {
         /// `into` is private memory, valid for writes of `len` bytes.
         unsafe fn take_raw(&self, at: usize, into: *mut u8, len: usize) {
             assert!(at <= self.words * 4 && len <= self.words * 4 - at, "a read inside the region");
-            // SAFETY: in bounds by the assertion; the caller vouches for `into`, which cannot overlap the region.
+            // SAFETY: in bounds by the assertion; the caller guarantees `into`, which cannot overlap the
+            // region.
             unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().cast::<u8>().add(at), into, len) };
-            // What was checked in the copy must not be read again from the original.
+            // The compiler must not re-read from the original what was validated in the copy.
             compiler_fence(Ordering::SeqCst);
         }
     }
 
     impl Drop for Region {
         fn drop(&mut self) {
-            // SAFETY: the mapping is ours, and no reference into it outlives `self`. A failure leaves it mapped.
+            // SAFETY: this value owns the mapping, and no reference into it outlives `self`. A failure leaves
+            // it mapped.
             #[cfg(not(miri))]
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.words * 4) };
             // SAFETY: allocated in `map` with this layout.
@@ -121,7 +125,8 @@ mod machine {
 mod modelled {
     use crate::sync::{AtomicU32, Relaxed};
 
-    /// Memory on loom's heap; payload is relaxed words too, so that a missing hand-over shows as stale bytes.
+    /// Memory on loom's heap; payload consists of relaxed words too, so that a missing synchronization shows
+    /// as stale bytes.
     pub(crate) struct Region(Vec<AtomicU32>);
 
     impl Region {

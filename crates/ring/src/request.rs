@@ -1,4 +1,4 @@
-//! A request in a worker's hands: its head and body to read, its response to write.
+//! A request held by a worker: reading its head and body, writing its response.
 
 use std::fmt;
 use std::rc::Rc;
@@ -14,33 +14,36 @@ use crate::side::Side;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotPhase, SlotState, Tag};
 
-/// Reason of a request aborted because it was dropped unfinished.
+/// Abort reason of a request that was dropped before it was finished.
 pub const DROPPED: u32 = 1;
-/// Reason of a request aborted because its memory is damaged.
+/// Abort reason of a request whose memory is damaged.
 pub const DAMAGED: u32 = 2;
 
-/// In the slot's word for the reason of a cancel: nothing is cancelled, but the client has closed its sending side.
+/// Value of the slot's cancel word that means that the client has closed its sending side; the request is not
+/// cancelled.
 pub(crate) const CLIENT_CLOSED: u32 = u32::MAX;
 
-/// Heads kept for the next request; more than that were a burst.
+/// Maximum number of head buffers kept for reuse.
 const SPARE_MAX: usize = 64;
-/// A kept head's buffer is not larger than this.
+/// Maximum size of a head buffer kept for reuse, in bytes.
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 
-/// What can be done with a request without waiting.
+/// The operations on a request that are possible without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct News {
-    /// [`ClaimedRequest::try_read`] would not come back empty-handed.
+    /// Whether [`ClaimedRequest::try_read`] would return something.
     pub readable: bool,
-    /// The server took something of the response since a write was refused.
+    /// Whether the server has consumed some of the response since a write was refused.
     pub writable: bool,
-    /// The server lost interest.
+    /// Whether the server has cancelled the request.
     pub cancelled: bool,
-    /// The client has closed its sending side. Most clients that do are gone, some wait for their answer: writes succeed.
+    /// Whether the client has closed its sending side. Most such clients are gone, but some wait for their
+    /// answer: writes succeed.
     pub client_closed: bool,
 }
 
-/// A claimed request. Dropped before [`ClaimedRequest::finish`] or [`ClaimedRequest::abort`], it is aborted with [`DROPPED`].
+/// A claimed request. Dropping it before [`ClaimedRequest::finish`] or [`ClaimedRequest::abort`] aborts it
+/// with [`DROPPED`].
 pub struct ClaimedRequest {
     side: Rc<Side>,
     thread: usize,
@@ -48,11 +51,11 @@ pub struct ClaimedRequest {
     head: Vec<u8>,
     reader: Reader,
     writer: Writer,
-    /// The last kind of frame that moved the response on.
+    /// The last kind of frame that advanced the response.
     stage: FrameKind,
-    /// Whether frames were written since the last publishing.
+    /// Whether frames were written but not yet published.
     unpublished: bool,
-    /// Whether the slot was given back.
+    /// Whether the slot was returned to the server.
     released: bool,
     #[cfg(not(loom))]
     meter: Option<Meter>,
@@ -68,7 +71,8 @@ impl fmt::Debug for ClaimedRequest {
 }
 
 impl ClaimedRequest {
-    /// Reads the head of a slot just claimed; aborts it and returns `None` where there is none to read.
+    /// Reads the head of a slot that was just claimed; aborts the request and returns `None` if the head is
+    /// invalid.
     pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
         let head = side.spare.borrow_mut().pop().unwrap_or_default();
         let mut request = ClaimedRequest {
@@ -100,7 +104,7 @@ impl ClaimedRequest {
         }
     }
 
-    /// Writes down when it was claimed, and begins to measure what it costs, if the server asks for that.
+    /// Records the time of the claim, and begins to measure the cost if the server asks for it.
     #[cfg(not(loom))]
     fn begin_measuring(&mut self) {
         let (claims, held) = self.side.claims.get();
@@ -109,11 +113,11 @@ impl ClaimedRequest {
         let slot = self.slot();
         slot.cost()[0].store(cost::claimed_us(), Relaxed);
         let measure = Measure::of(slot.measure().load(Relaxed));
-        // Beside another request nobody knows which one the thread works for.
+        // With another request at the same time, the thread's CPU time cannot be attributed.
         self.meter = Meter::new(if held == 0 { measure } else { Measure::Claim }, claims);
     }
 
-    /// Writes down what it has cost.
+    /// Records the cost.
     #[cfg(not(loom))]
     fn end_measuring(&self) {
         let (claims, held) = self.side.claims.get();
@@ -130,13 +134,13 @@ impl ClaimedRequest {
         self.side.shared.slot(self.thread, self.tag.slot())
     }
 
-    /// For the tests' hostile worker, which scribbles on what it holds.
+    /// The slot's index, for the tests' hostile worker.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn slot_index(&self) -> usize {
         self.tag.slot()
     }
 
-    /// Leaves the slot as a killed worker does.
+    /// Leaves the slot as a killed worker would.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn vanish(mut self) {
         self.released = true;
@@ -147,12 +151,12 @@ impl ClaimedRequest {
         &self.head
     }
 
-    /// Why the server lost interest, if it did.
+    /// The server's reason for cancelling the request, if it did.
     pub fn cancelled(&self) -> Option<u32> {
         Some(self.slot().cancelled().load(Acquire)).filter(|reason| ![0, CLIENT_CLOSED].contains(reason))
     }
 
-    /// What can be done without waiting; for event loops that hold many requests.
+    /// The operations that are possible without waiting, for event loops that hold many requests.
     pub fn news(&self) -> News {
         let slot = self.slot();
         News {
@@ -163,10 +167,10 @@ impl ClaimedRequest {
         }
     }
 
-    /// Reads a piece of the body, waiting until there is one; 0 at its end.
+    /// Reads a piece of the body, waiting for it; returns 0 at the end.
     ///
     /// # Errors
-    /// [`StopReason::Cancelled`] once nothing is left of a cancelled request's body; [`StopReason::Broken`].
+    /// [`StopReason::Cancelled`] once the body of a cancelled request is used up; [`StopReason::Broken`].
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, StopReason> {
         if let Some(count) = self.try_read(into)? {
             return Ok(count);
@@ -175,7 +179,7 @@ impl ClaimedRequest {
         side.sleep_until(|| self.try_read(into))
     }
 
-    /// Reads a piece of the body: `None` if none is there yet, 0 at its end.
+    /// Reads a piece of the body: `None` if none is available yet, 0 at the end.
     ///
     /// # Errors
     /// As [`ClaimedRequest::read`].
@@ -203,7 +207,7 @@ impl ClaimedRequest {
         }
     }
 
-    /// Reports to the server what was consumed, if the server waits for it.
+    /// Reports consumed bytes to the server, if enough have accumulated.
     fn report(&mut self) {
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).request();
         if !self.reader.has_ended() && self.reader.owes(pipe) {
@@ -212,7 +216,8 @@ impl ClaimedRequest {
         }
     }
 
-    /// Writes the response's head. It is sent with the first piece of the body, the end, or [`ClaimedRequest::flush`].
+    /// Writes the response's head. It is sent with the first piece of the body, the end, or
+    /// [`ClaimedRequest::flush`].
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -220,7 +225,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Head, head)
     }
 
-    /// As [`ClaimedRequest::respond`], without waiting: `false` where the server has to take something first.
+    /// Non-blocking [`ClaimedRequest::respond`]: `false` if the server must first consume something.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -228,7 +233,7 @@ impl ClaimedRequest {
         self.try_whole(FrameKind::Head, head)
     }
 
-    /// Writes and sends a head that another one follows (1xx).
+    /// Writes and sends an interim head (1xx), which another head follows.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -238,7 +243,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// As [`ClaimedRequest::interim`], without waiting: `false` where the server has to take something first.
+    /// Non-blocking [`ClaimedRequest::interim`]: `false` if the server must first consume something.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -248,7 +253,7 @@ impl ClaimedRequest {
         Ok(is_written)
     }
 
-    /// Writes the fields that follow the body.
+    /// Writes the trailer fields.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -256,7 +261,7 @@ impl ClaimedRequest {
         self.whole(FrameKind::Trailers, fields)
     }
 
-    /// As [`ClaimedRequest::trailers`], without waiting: `false` where the server has to take something first.
+    /// Non-blocking [`ClaimedRequest::trailers`]: `false` if the server must first consume something.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -264,7 +269,7 @@ impl ClaimedRequest {
         self.try_whole(FrameKind::Trailers, fields)
     }
 
-    /// Writes a line for the server's log, cut to what a slot can hold.
+    /// Writes a line for the server's log, truncated to the capacity of a slot.
     ///
     /// # Errors
     /// [`StopReason::Cancelled`], [`StopReason::Broken`].
@@ -274,7 +279,8 @@ impl ClaimedRequest {
         self.whole(FrameKind::Log, &[&[level], text].concat())
     }
 
-    /// Sends part of an open file as the next piece of the body, and waits until the server has taken the descriptor.
+    /// Sends part of an open file as the next piece of the body, and waits until the server has taken the
+    /// descriptor.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -285,11 +291,11 @@ impl ClaimedRequest {
         self.pass(file)
     }
 
-    /// Hands the client's connection to a socket in place of a response, and waits until the server has taken the
-    /// descriptor. [`ClaimedRequest::finish`] is all that may follow.
+    /// Passes the client's connection to a socket instead of sending a response, and waits until the server
+    /// has taken the descriptor. Only [`ClaimedRequest::finish`] may follow.
     ///
     /// # Errors
-    /// See [`StopReason`]; [`StopReason::Cancelled`] where the server does not do that.
+    /// See [`StopReason`]; [`StopReason::Cancelled`] if the server does not support this.
     pub fn hijack(&mut self, fd: i32) -> Result<(), StopReason> {
         if self.stage != FrameKind::Interim {
             return Err(StopReason::Order);
@@ -307,7 +313,7 @@ impl ClaimedRequest {
         })
     }
 
-    /// Writes and sends a piece of the body, waiting where the client cannot keep up.
+    /// Writes and sends a piece of the body, waiting if the client cannot keep up.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -317,7 +323,8 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes a piece of the body, which is sent when more follows, with the end, or by [`ClaimedRequest::flush`].
+    /// Writes a piece of the body, which is sent with later data, with the end, or by
+    /// [`ClaimedRequest::flush`].
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -336,7 +343,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes and sends as much of `body` as fits now; 0 where the server has to take something first.
+    /// Writes and sends as much of `body` as fits now; returns 0 if the server must first consume something.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -346,8 +353,8 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
-    /// Writes as much of `body` as fits now, and sends it only if that is not all of it; 0 where the server has to take
-    /// something first.
+    /// Writes as much of `body` as fits now, and sends it only if some of `body` is left; returns 0 if the
+    /// server must first consume something.
     ///
     /// # Errors
     /// See [`StopReason`].
@@ -359,7 +366,7 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
-    /// Sends what was written.
+    /// Sends everything written so far.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unpublished) {
             self.writer.publish(self.slot().response(), false);
@@ -367,10 +374,10 @@ impl ClaimedRequest {
         }
     }
 
-    /// Ends the response: the request is over.
+    /// Ends the response and the request.
     ///
     /// # Errors
-    /// [`StopReason::Order`] without a head; the request is aborted then.
+    /// [`StopReason::Order`] without a head; the request is then aborted.
     pub fn finish(mut self) -> Result<(), StopReason> {
         if self.stage == FrameKind::Interim && self.cancelled().is_none() {
             return Err(StopReason::Order);
@@ -379,7 +386,8 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Aborts the response, for a `reason` of the worker's. Bytes that were sent already stay sent.
+    /// Aborts the response with a `reason` chosen by the worker. Bytes that were already sent are not
+    /// withdrawn.
     pub fn abort(mut self, reason: u32) {
         self.slot().reason().store(reason, Relaxed);
         self.release(SlotPhase::Aborted);
@@ -398,7 +406,7 @@ impl ClaimedRequest {
         Ok(taken)
     }
 
-    /// Writes one frame that cannot be cut, waiting for its room.
+    /// Writes one indivisible frame, waiting for room.
     fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
         if !self.try_whole(kind, payload)? {
             let side = Rc::clone(&self.side);
@@ -407,7 +415,7 @@ impl ClaimedRequest {
         Ok(())
     }
 
-    /// Writes one frame that cannot be cut. `false` if it has no room: what was written before is sent then.
+    /// Writes one indivisible frame. Returns `false` if there is no room; earlier frames are then sent.
     fn try_whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<bool, StopReason> {
         self.alive()?;
         let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
@@ -427,7 +435,7 @@ impl ClaimedRequest {
         Ok(true)
     }
 
-    /// Leaves a notice for the server thread, unless one stands unread.
+    /// Leaves a notice for the server thread unless an unread one exists.
     fn notice(&self) {
         if self.slot().noticed().swap(1, AcqRel) == 0 {
             self.push(self.tag);
@@ -440,12 +448,12 @@ impl ClaimedRequest {
         let mut position = lane.get();
         lane::push(shared, self.thread, *worker_slot, &mut position, tag);
         lane.set(position);
-        // Publish, fence, look whether it sleeps; the server says that it sleeps, fences, and looks again.
+        // Publish, fence, check for a sleeper; the server announces that it sleeps, fences, and checks again.
         fence(SeqCst);
         shared.ring_thread(self.thread);
     }
 
-    /// Gives the slot back: nothing of it is touched after the state word.
+    /// Returns the slot to the server: it must not be accessed after the state word is written.
     fn release(&mut self, phase: SlotPhase) {
         self.released = true;
         #[cfg(not(loom))]

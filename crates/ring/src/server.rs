@@ -1,7 +1,8 @@
-//! The server's side: one handle per server thread, which submits requests and takes answers.
+//! The server's side: one handle per server thread, which submits requests and receives responses.
 //!
-//! Everything it decides on stands in private memory; from the shared memory it takes one copy of a value, checks it, and
-//! goes by the copy. What does not check is a [`WorkerFault`]: the worker slot is heard no more, and its slots come back when it dies.
+//! All decisions are based on private memory; each value from the shared memory is copied once, validated,
+//! and only the copy is used. An invalid value is a [`WorkerFault`]: the worker is ignored from then on, and
+//! its slots become free when it dies.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -18,7 +19,7 @@ use crate::shared::{AWAKE, SharedMemory, Slot};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotGeneration, SlotPhase, SlotState, Tag};
 
-/// A request under way. Void once its answer was received whole, it was cancelled, or it was lost with its worker.
+/// A request in progress. Void once the request was completely answered, cancelled, or lost with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
     slot: u16,
@@ -26,7 +27,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small number that no other request under way of this [`ServerSide`] has: below [`ServerSide::slots`]. For a table.
+    /// A table index below [`ServerSide::slots`], unique among the requests in progress of this thread.
     pub fn index(self) -> usize {
         self.slot.into()
     }
@@ -35,49 +36,49 @@ impl Ticket {
 /// A request that died with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lost {
-    /// Void from now on.
+    /// The request's ticket, void from now on.
     pub ticket: Ticket,
-    /// Whether any part of its answer was received. If not, another worker may be asked.
+    /// Whether any part of the response was received. If not, the request can be retried on another worker.
     pub started: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     Free,
-    /// In use; its ticket is valid.
+    /// In use; the ticket is valid.
     Live,
-    /// Cancelled while a worker held it; free when the worker releases it.
+    /// Cancelled while held by a worker; free when the worker releases it.
     Cancelled,
-    /// Its response broke the protocol; free when its worker is dead, or never if its worker is unknown.
+    /// The response violated the protocol; free when its worker is dead, or never if its worker is unknown.
     Broken,
 }
 
-/// What the private side knows of a slot.
+/// The server's private state of a slot.
 struct SlotRecord {
     generation: SlotGeneration,
     used: Use,
-    /// The worker that claimed it, once the server has seen that, and as long as the worker lives.
+    /// The worker that claimed the slot, once the server has seen the claim and as long as the worker lives.
     worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
-    /// `Done` or `Aborted` once the worker's final tag was seen.
+    /// `Done` or `Aborted` once the worker's final tag was received.
     ending: Option<SlotPhase>,
-    /// The kind of frame that came last and counts for the order.
+    /// The last kind of frame that advanced the response.
     stage: FrameKind,
     /// Whether any part was received.
     started: bool,
     /// Whether the request's end was published.
     ended: bool,
-    /// Whether it stands in `touched`.
+    /// Whether the slot is listed in `touched`.
     touched: bool,
-    /// Whether a file was received, and its worker waits to hear that its descriptor is no longer needed.
+    /// Whether a file was received whose worker waits to learn that the descriptor is no longer needed.
     file: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct ClaimantRecord {
     position: u32,
-    /// It broke the rules; its lane is not read until it died.
+    /// Whether the worker violated the protocol; its lane is not read until it has died.
     mute: bool,
 }
 
@@ -86,23 +87,23 @@ pub struct ServerSide {
     shared: Arc<SharedMemory>,
     thread: usize,
     records: Vec<SlotRecord>,
-    /// Free slots, the one used last on top: its memory is warm, and the others' need never be touched.
+    /// Free slots, most recently used on top: its memory is warm, and untouched slots stay unallocated.
     free: Vec<u16>,
     worker_slots: Vec<ClaimantRecord>,
     tail: u32,
     /// Whether requests were queued since the last ring.
     queued: bool,
-    /// Slots whose worker, if it has one, has something to see.
+    /// Slots whose worker, if any, must be notified of progress.
     touched: Vec<u16>,
-    /// News found outside `poll`.
+    /// Tickets with news found outside of `poll`.
     owed: Vec<Ticket>,
     faults: Vec<WorkerFault>,
     quarantined: usize,
-    /// What workers are to measure of the requests submitted from now on.
+    /// The measurements requested for requests submitted from now on.
     measure: Measure,
-    /// Of the response that was received from last.
+    /// The cost of the response that was last received from.
     cost: WorkerCost,
-    /// Pinned to its thread.
+    /// Makes the type `!Send`, because it belongs to one thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -144,35 +145,36 @@ impl ServerSide {
         self.shared.slot(self.thread, at)
     }
 
-    /// How many requests this thread may have under way.
+    /// Maximum number of requests in progress on this thread.
     pub fn slots(&self) -> usize {
         self.records.len()
     }
 
-    /// Number of slots lost for good: their state was overwritten, so their holder is unknown. Once it is not 0,
-    /// replace the generation.
+    /// Number of slots lost because their holder is unknown. Replace the generation once it is not 0.
     pub fn quarantined(&self) -> usize {
         self.quarantined
     }
 
-    /// Decides what workers are to measure of the requests that are submitted from now on.
+    /// Sets the measurements that workers make for requests submitted from now on.
     pub fn set_measure(&mut self, measure: Measure) {
         self.measure = measure;
     }
 
-    /// What its worker has reported of the request that was received from last; CPU time and memory after the last part alone.
+    /// The cost reported by the worker of the request last received from; CPU time and memory are available
+    /// only after the last part.
     #[must_use]
     pub fn cost(&self) -> WorkerCost {
         self.cost
     }
 
-    /// The next worker found to break the rules, which is to be killed.
+    /// Takes the next worker found to violate the protocol; the caller must kill it.
     pub fn take_fault(&mut self) -> Option<WorkerFault> {
         self.faults.pop()
     }
 
-    /// Queues a request: its head, whole, and as much of `body` as fits, whose count comes back. With `last` the request
-    /// ends with `body`, if all of it was taken; otherwise it continues with [`ServerSide::push_body`].
+    /// Queues a request: its whole head and as much of `body` as fits; returns the number of body bytes
+    /// taken. With `last` the request ends with `body`, if all of it was taken; otherwise it continues with
+    /// [`ServerSide::push_body`].
     ///
     /// # Errors
     /// See [`Refused`].
@@ -219,9 +221,9 @@ impl ServerSide {
         Ok((Ticket { slot, generation }, taken))
     }
 
-    /// Streams more of a request's body: how many bytes were taken, 0 where the worker has to consume first, after which
-    /// there is news of this ticket. With `last` the request ends with `body`, if all of it was taken. A request already
-    /// answered takes everything and keeps nothing.
+    /// Streams more of a request's body. Returns the number of bytes taken, 0 if the worker must first
+    /// consume some, after which `poll` reports the ticket. With `last` the request ends with `body`, if all
+    /// of it was taken. For a request that has already been answered, all bytes are accepted and discarded.
     ///
     /// # Errors
     /// See [`Error`].
@@ -244,8 +246,7 @@ impl ServerSide {
         Ok(taken)
     }
 
-    /// The worker that holds the request; `None` while it is queued, once its worker has finished, or if the memory does not
-    /// say.
+    /// The worker that holds the request; `None` if queued or finished, or if the state word is invalid.
     pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
         let at = self.live(ticket).ok()?;
         if self.records[at].ending.is_some() {
@@ -254,14 +255,14 @@ impl ServerSide {
         self.records[at].worker_slot.or_else(|| self.holder(at)?.1).map(WorkerSlot)
     }
 
-    /// The worker that sends the response, also once that is finished; `None` before anything has arrived, or after the
-    /// worker's death. For statistics: the worker may hold another request by now.
+    /// The worker that sends the response, even after it has finished; `None` before anything has arrived, or
+    /// after the worker's death. For statistics: the worker may already hold another request.
     pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
         self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
     }
 
-    /// Cancels the request, for a `reason` that the worker may read: a queued request is removed at once, a claimed one
-    /// keeps its slot until its worker releases it or dies. The ticket is invalid from then on.
+    /// Cancels the request with a `reason` that the worker can read: a queued request is removed immediately,
+    /// a claimed one keeps its slot until its worker releases it or dies. The ticket is invalid from then on.
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
         let Ok(at) = self.live(ticket) else { return };
         let view = self.slot(at);
@@ -280,8 +281,8 @@ impl ServerSide {
         self.touch(at);
     }
 
-    /// Notifies the worker, now or when it claims the request, that the client has closed its sending side. The answer is
-    /// still wanted: see [`News::client_closed`](crate::News::client_closed).
+    /// Notifies the worker, now or when it claims the request, that the client has closed its sending side.
+    /// The response is still expected: see [`News::client_closed`](crate::News::client_closed).
     pub fn report_client_closed(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.slot(at).cancelled().store(CLIENT_CLOSED, Release);
@@ -295,8 +296,8 @@ impl ServerSide {
         record.generation == ticket.generation && record.used == Use::Cancelled
     }
 
-    /// Looks at every worker's notices and calls `each` for every ticket that has news: parts to [`receive`], or room for
-    /// [`push_body`]. A bounded number, even where a worker never stops.
+    /// Reads the notices of every worker and calls `each` for every ticket with news: parts to [`receive`],
+    /// or room for [`push_body`]. The number of notices handled by one call is bounded.
     ///
     /// [`receive`]: ServerSide::receive
     /// [`push_body`]: ServerSide::push_body
@@ -322,12 +323,12 @@ impl ServerSide {
         }
     }
 
-    /// Takes the next part of the answer to `ticket`, as far as it has come; bytes are appended to `into`, of a body at
-    /// most `bytes_max` (at least 1) at once. Receive until there is `None`, or until the client cannot take more: what
-    /// is left in the slot is what holds the worker back.
+    /// Takes the next available part of the response to `ticket`; bytes are appended to `into`, at most
+    /// `bytes_max` (at least 1) of a body at once. Call it until it returns `None` or the client cannot
+    /// accept more: data left in the slot provides backpressure for the worker.
     ///
     /// # Errors
-    /// See [`Error`]; the ticket is void then.
+    /// See [`Error`]; the ticket is void afterwards.
     pub fn receive(
         &mut self,
         ticket: Ticket,
@@ -339,15 +340,14 @@ impl ServerSide {
         self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
     }
 
-    /// Lets the worker continue that waits since a [`Part::File`]: its descriptor was received, or is not needed. The next
-    /// [`ServerSide::receive`] does the same.
+    /// Resumes the worker that waits after a [`Part::File`]; the next [`ServerSide::receive`] does the same.
     pub fn file_taken(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live(ticket) {
             self.release_file(at);
         }
     }
 
-    /// The eventfd that wakes this thread: edge-triggered it need not be read.
+    /// The eventfd that wakes this thread; with edge-triggered epoll it need not be read.
     #[cfg(not(loom))]
     pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.shared.thread_signals[self.thread].fd()
@@ -359,8 +359,8 @@ impl ServerSide {
         self.shared.thread_signals[self.thread].wait();
     }
 
-    /// Before the thread sleeps: from now on workers ring. `false`, and not armed, if there is something to
-    /// [`poll`](ServerSide::poll) already.
+    /// Prepares for sleeping: from now on workers ring the doorbell. Returns `false`, without preparing, if
+    /// there is already something to [`poll`](ServerSide::poll).
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush_doorbells();
@@ -376,18 +376,19 @@ impl ServerSide {
         false
     }
 
-    /// After the thread slept: spares the workers the ringing.
+    /// Ends the preparation after the thread slept, so that workers need not ring.
     pub fn disarm(&mut self) {
         self.shared.asleep(self.thread).swap(0, AcqRel);
     }
 
-    /// Wakes workers that have something to do: one idle worker if requests were queued (it wakes the next), and the workers
-    /// whose requests have made progress. Called once, at the end of the event loop's tick, because waking is expensive.
+    /// Wakes workers with work to do: one idle worker if requests were queued (it wakes the next one), and
+    /// the workers whose requests have progressed. Called once at the end of an event loop iteration, because
+    /// waking is expensive.
     pub fn flush_doorbells(&mut self) {
         if !self.queued && self.touched.is_empty() {
             return;
         }
-        // Publish, fence, look who sleeps; a worker says that it sleeps, fences, and looks again.
+        // Publish, fence, check for sleepers; a worker announces that it sleeps, fences, and checks again.
         fence(SeqCst);
         if std::mem::take(&mut self.queued) {
             self.shared.wake_one();
@@ -395,7 +396,7 @@ impl ServerSide {
         let mut touched = std::mem::take(&mut self.touched);
         for at in touched.drain(..).map(usize::from) {
             self.records[at].touched = false;
-            // Only now, after the fence, is it sure whether a worker has it.
+            // Only after the fence is it certain whether a worker holds the request.
             if let Some((SlotPhase::Claimed, Some(worker_slot))) = self.holder(at) {
                 self.shared.ring_slot(worker_slot);
             }
@@ -403,16 +404,16 @@ impl ServerSide {
         self.touched = touched;
     }
 
-    /// Wakes one more idle worker if requests still wait, because the worker that was woken for them does not claim them:
-    /// an event loop may have fallen into a long computation. Whether there was one to wake.
+    /// Wakes another idle worker if requests still wait, because the worker woken for them does not claim
+    /// them: its event loop may be busy with a long computation. Returns whether there was one to wake.
     pub fn wake_another(&mut self) -> bool {
         fence(SeqCst);
         !Queue::new(&self.shared, self.thread).is_empty() && self.shared.wake_one()
     }
 
-    /// Takes back the slots of a dead worker: its complete responses are still received, the others are
-    /// lost. Call it on every server thread, after the process is gone (pidfd), and before the worker slot is given to another;
-    /// then [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
+    /// Reclaims the slots of a dead worker: complete responses are still delivered, the other requests are
+    /// lost. Call it on every server thread after the process has exited (pidfd) and before the worker slot
+    /// is reused; then call [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
     pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
         let mut lost = Vec::new();
         for at in 0..self.records.len() {
@@ -423,7 +424,7 @@ impl ServerSide {
         self.shared.clear_idle(worker_slot);
         self.shared.sleep(worker_slot).store(AWAKE, Relaxed);
         self.shared.retired(worker_slot).store(0, Relaxed);
-        // It may have been the worker that was woken for the queued requests.
+        // The dead worker may have been the one woken for the queued requests.
         let shared = Arc::clone(&self.shared);
         let queue = Queue::new(&shared, self.thread);
         queue.rebuild(&mut self.tail);
@@ -442,7 +443,7 @@ impl ServerSide {
         }
     }
 
-    /// What the state word says, if an honest side can have written it: the worker slot is `None` while queued.
+    /// Decodes the state word, if it is valid: the worker slot is `None` while queued.
     fn holder(&self, at: usize) -> Option<(SlotPhase, Option<usize>)> {
         let state = self.slot(at).load_state();
         if state.generation() != self.records[at].generation {
@@ -459,7 +460,7 @@ impl ServerSide {
         }
     }
 
-    /// Checks one tag of `worker_slot`'s lane against the slot it names.
+    /// Validates one tag of `worker_slot`'s lane against the slot that it names.
     fn notice(&mut self, worker_slot: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
         let at = tag.slot();
         let record = self.records.get(at).ok_or(Breach::Tag)?;
@@ -478,7 +479,7 @@ impl ServerSide {
         }
         let cancelled = record.used == Use::Cancelled;
         if !tag.is_finished() {
-            // Taken note of before its streams are looked at: what comes after is noticed again.
+            // Cleared before the streams are read, so that later progress causes a new notice.
             self.slot(at).noticed().swap(0, AcqRel);
         } else if phase == SlotPhase::Claimed || record.ending.is_some() {
             return Err(Breach::SlotState);
@@ -578,7 +579,7 @@ impl ServerSide {
         }
     }
 
-    /// The slot is the server's again, and its next use another.
+    /// Returns the slot to the free list with a new generation.
     fn release(&mut self, at: usize) {
         let record = &mut self.records[at];
         record.used = Use::Free;

@@ -1,4 +1,4 @@
-//! The memory together with its geometry and the descriptors that wake: named words, and the doorbells.
+//! The memory with its geometry and the eventfds: named words, and the doorbells.
 
 use crate::doorbell::{self, Signal};
 use crate::layout::{Geometry, slot};
@@ -6,20 +6,20 @@ use crate::region::Region;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
 use crate::words::SlotState;
 
-/// A worker slot's sleep word.
+/// Value of a worker slot's sleep word: the worker is awake.
 pub(crate) const AWAKE: u32 = 0;
-/// It sleeps on the word itself.
+/// The worker sleeps on the word itself.
 pub(crate) const ON_WORD: u32 = 1;
-/// It sleeps on its eventfd.
+/// The worker sleeps on its eventfd.
 pub(crate) const ON_FD: u32 = 2;
-/// It slept on the word, and was woken to look at its signals.
+/// The worker slept on the word, and was woken to check its signals.
 pub(crate) const FOR_SIGNALS: u32 = 3;
 
 pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) thread_signals: Vec<Signal>,
-    /// Empty, or one for every worker slot.
+    /// Eventfds of the worker slots: empty, or one for each.
     pub(crate) slot_signals: Vec<Signal>,
 }
 
@@ -35,7 +35,8 @@ impl SharedMemory {
         Slot { region: &self.region, words, request, response, geometry: &self.geometry }
     }
 
-    /// How `worker_slot` sleeps. Its holder swaps rather than stores, so that setting it and a ring are always in one order.
+    /// The sleep word of `worker_slot`. Its holder swaps rather than stores, so that its writes and a ring
+    /// have a single order.
     pub(crate) fn sleep(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot))
     }
@@ -44,13 +45,14 @@ impl SharedMemory {
         self.word(self.geometry.worker_slot(worker_slot) + 1)
     }
 
-    /// How often the holder of `worker_slot` has looked for requests (wrapping). Its holder alone writes it.
+    /// The number of times the holder of `worker_slot` has looked for requests (wrapping). Only the holder
+    /// writes it.
     #[cfg(not(loom))]
     pub(crate) fn looks(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot) + 2)
     }
 
-    /// Whether `thread` sleeps; swapped by its owner, for the same reason.
+    /// The sleep flag of `thread`; swapped by its owner for the same reason as [`SharedMemory::sleep`].
     pub(crate) fn asleep(&self, thread: usize) -> &AtomicU32 {
         self.word(self.geometry.asleep(thread))
     }
@@ -59,13 +61,14 @@ impl SharedMemory {
         self.word(self.geometry.idle(worker_slot)).fetch_or(1 << (worker_slot % 32), AcqRel);
     }
 
-    /// Whether the bit was still there: if not, someone rang for this worker slot.
+    /// Clears the idle bit and returns whether it was still set: if not, another side has woken this worker
+    /// slot.
     pub(crate) fn clear_idle(&self, worker_slot: usize) -> bool {
         let bit = 1 << (worker_slot % 32);
         self.word(self.geometry.idle(worker_slot)).fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Wakes `worker_slot` if it sleeps. After a fence that follows what it shall see.
+    /// Wakes `worker_slot` if it sleeps. Must follow a fence after the data to be seen was published.
     pub(crate) fn ring_slot(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
@@ -82,7 +85,7 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes `worker_slot` to look at its signals, if it sleeps on its word.
+    /// Wakes `worker_slot` to check its signals, if it sleeps on its word.
     pub(crate) fn wake_for_signals(&self, worker_slot: usize) {
         let sleep = self.sleep(worker_slot);
         if sleep.load(Relaxed) == ON_WORD
@@ -92,10 +95,12 @@ impl SharedMemory {
         }
     }
 
-    /// Wakes one idle worker slot: `false` if there is none. After a fence that follows what it shall see.
+    /// Wakes one idle worker slot; returns `false` if there is none. Must follow a fence after the data to be
+    /// seen was published.
     pub(crate) fn wake_one(&self) -> bool {
         while let Some(worker_slot) = self.idlest() {
-            // Whoever takes the bit rings; a worker slot that finds it taken looks at the queue once more.
+            // The side that clears the bit rings; a worker that finds its bit cleared checks the queue once
+            // more.
             if self.clear_idle(worker_slot) {
                 self.ring_slot(worker_slot);
                 return true;
@@ -104,8 +109,8 @@ impl SharedMemory {
         false
     }
 
-    /// The first idle worker slot of the process with the most of them; of the first such process, so that as few
-    /// processes as can do the work are kept warm.
+    /// The first idle worker slot of the process with the most idle slots; of equal processes the first, so
+    /// that as few processes as possible are kept warm.
     fn idlest(&self) -> Option<usize> {
         let Geometry { worker_slots, process_slots, .. } = self.geometry;
         let is_idle = |worker_slot: &usize| {
@@ -113,7 +118,7 @@ impl SharedMemory {
         };
         let (mut idlest, mut most) = (None, 0);
         for first in (0..worker_slots).step_by(process_slots) {
-            // Each bit is read once: a second look may find it cleared, and overlook others.
+            // Each bit is read once: a second read may find it cleared, and miss others.
             let mut idle = (first..worker_slots.min(first + process_slots)).filter(is_idle);
             if let Some(lowest) = idle.next() {
                 let count = 1 + idle.count();
@@ -128,7 +133,7 @@ impl SharedMemory {
         idlest
     }
 
-    /// Wakes `thread` if it sleeps. After a fence that follows what it shall see.
+    /// Wakes `thread` if it sleeps. Must follow a fence after the data to be seen was published.
     pub(crate) fn ring_thread(&self, thread: usize) {
         let asleep = self.asleep(thread);
         if asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0 {
@@ -168,12 +173,12 @@ impl<'a> Slot<'a> {
         &self.words[slot::REASON]
     }
 
-    /// What the worker is to measure.
+    /// The requested measurements.
     pub(crate) fn measure(self) -> &'a AtomicU32 {
         &self.words[slot::MEASURE]
     }
 
-    /// When it was claimed, its CPU time, and its memory.
+    /// The time of the claim, the CPU time and the memory growth.
     pub(crate) fn cost(self) -> [&'a AtomicU32; 3] {
         [&self.words[slot::CLAIMED_US], &self.words[slot::CPU_US], &self.words[slot::MEMORY_KIB]]
     }
@@ -199,16 +204,16 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// One direction of one slot: an area of the region and the two words that say how far each side is.
+/// One direction of one slot: an area of the region and the two words with the position of each side.
 #[derive(Clone, Copy)]
 pub(crate) struct Pipe<'a> {
     pub(crate) region: &'a Region,
-    /// Where the area starts, in bytes.
+    /// Offset of the area in bytes.
     pub(crate) base: usize,
-    /// Its size, a power of two.
+    /// Size of the area, a power of two.
     pub(crate) bytes: u32,
-    /// How far the producer is; bit 0 says that there is no more.
+    /// The producer's position; bit 0 means that no more will follow.
     pub(crate) head: &'a AtomicU32,
-    /// How far the consumer is.
+    /// The consumer's position.
     pub(crate) tail: &'a AtomicU32,
 }

@@ -1,4 +1,4 @@
-//! What a worker and the requests it holds have in common: the memory, the worker slot, and how to sleep in it.
+//! State shared by a worker and the requests it holds: the memory, the worker slot, and sleeping.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::error::StopReason;
 use crate::shared::{AWAKE, ON_FD, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
-/// One worker slot, held.
+/// A worker slot that is held.
 pub(crate) struct Side {
     pub(crate) shared: Arc<SharedMemory>,
     pub(crate) worker_slot: usize,
     /// Position in the lane to each server thread.
     pub(crate) lanes: Vec<Cell<u32>>,
-    /// How many requests it has claimed, and how many of them it holds.
+    /// Number of requests claimed so far, and number of them currently held.
     #[cfg(not(loom))]
     pub(crate) claims: Cell<(u32, u32)>,
-    /// Buffers of finished requests.
+    /// Buffers of finished requests, for reuse.
     pub(crate) spare: RefCell<Vec<Vec<u8>>>,
 }
 
@@ -34,8 +34,8 @@ impl Side {
         }
     }
 
-    /// Sleeps until `ready`, woken by the server's progress on a request held. An event loop may be armed meanwhile: it is
-    /// armed again when this returns.
+    /// Sleeps until `ready` returns a value, woken by the server's progress on a held request. An event loop
+    /// may be armed meanwhile: it is armed again when this returns.
     pub(crate) fn sleep_until<T>(
         &self,
         mut ready: impl FnMut() -> Result<Option<T>, StopReason>,
@@ -55,7 +55,7 @@ impl Side {
             was_rung |= sleep.swap(ON_WORD, AcqRel) == AWAKE;
         };
         was_rung |= sleep.swap(before, AcqRel) == AWAKE;
-        // A ring may have been for another request, or for a new one: the event loop looks.
+        // A ring may have been for another request, or for a new one: wake the event loop to check.
         if before == ON_FD
             && was_rung
             && let Some(signal) = self.shared.slot_signals.get(self.worker_slot)

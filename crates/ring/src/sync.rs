@@ -1,4 +1,4 @@
-//! The atomics the channel is written over: the machine's, or loom's, which tries every order of them.
+//! The atomics that the channel uses: the standard ones, or loom's, which explores every interleaving.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, fence};

@@ -1,4 +1,5 @@
-//! How a head is written into a frame: fields, each a name and a value of any bytes. No meaning beyond the names.
+//! The encoding of heads in frames: fields, each a name and a value of arbitrary bytes. Only names are
+//! interpreted.
 //!
 //! ```text
 //! request head    field*
@@ -7,12 +8,13 @@
 //! field           id u8 | value length u24, as one u32; for id 0: name length u16, name; value
 //! ```
 //!
-//! All numbers are little-endian, nothing is aligned. A well-known name travels as its id alone, so that a language's
-//! worker can keep a ready-made key for each; ids below 32 are parts of the request that are not header fields.
+//! All numbers are little-endian and unaligned. A well-known name is encoded as its id alone, so that a
+//! language's worker can keep a ready-made key for each; ids below 32 are parts of the request that are not
+//! header fields.
 
 use std::fmt;
 
-/// A well-known name: [`FieldId::METHOD`] and the like, or a header field's.
+/// A well-known name: [`FieldId::METHOD`] or another part of a request, or the name of a header field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FieldId(u8);
 
@@ -30,13 +32,13 @@ parts! {
     METHOD = 1 ":method",
     /// The path and query, percent-encoded; `*` for `OPTIONS *`.
     TARGET = 2 ":target",
-    /// What of the path the application is mounted at, decoded; empty at the root.
+    /// The part of the path at which the application is mounted, decoded; empty at the root.
     SCRIPT_NAME = 3 ":script-name",
     /// The rest of the path, decoded.
     PATH = 4 ":path",
     /// The query without its question mark.
     QUERY = 5 ":query",
-    /// `HTTP/1.1` and the like.
+    /// The protocol version, such as `HTTP/1.1`.
     PROTOCOL = 6 ":protocol",
     /// `http` or `https`.
     SCHEME = 7 ":scheme",
@@ -44,25 +46,25 @@ parts! {
     REMOTE_ADDR = 8 ":remote-addr",
     /// The client's port, decimal.
     REMOTE_PORT = 9 ":remote-port",
-    /// The host the request was made to, without port.
+    /// The host that the request was made to, without port.
     SERVER_NAME = 10 ":server-name",
-    /// The port the request was made to, decimal.
+    /// The port that the request was made to, decimal.
     SERVER_PORT = 11 ":server-port",
     /// The server's own address.
     SERVER_ADDR = 12 ":server-addr",
-    /// The name of this request in the server's log.
+    /// The request's id in the server's log.
     REQUEST_ID = 13 ":request-id",
-    /// The reason phrase of a response, where the application gave one.
+    /// The reason phrase of a response, if the application gave one.
     REASON = 14 ":reason",
-    /// The client wants a WebSocket: the subprotocols it speaks, with commas between.
+    /// The client requests a WebSocket: the subprotocols it offers, separated by commas.
     WEBSOCKET = 15 ":websocket",
-    /// Which of several targets of the application is meant.
+    /// The selected target of an application with several targets.
     APP_TARGET = 16 ":app-target",
-    /// A variable for environments of the kind that CGI has, which no header field can set: `HTTPS=on`. May be repeated.
+    /// A variable for CGI-like environments that no header field can set: `HTTPS=on`. May be repeated.
     VARIABLE = 17 ":variable",
 }
 
-/// Header field names, from id 32 on. Only ever append: an id is for good.
+/// Header field names, with ids from 32 on. Append only: ids must never change.
 const HEADERS: &[&str] = &[
     "content-type",
     "content-length",
@@ -166,7 +168,7 @@ const HEADERS: &[&str] = &[
 const FIRST_HEADER: u8 = 32;
 const TABLE: usize = 512;
 
-/// Ids by hash of the name, with open addressing: one or two looks per name.
+/// Ids by hash of the name, with open addressing: one or two probes per name.
 static IDS: [u8; TABLE] = {
     let mut table = [0; TABLE];
     let mut index = 0;
@@ -181,7 +183,7 @@ static IDS: [u8; TABLE] = {
     table
 };
 
-/// Of the length and five bytes in lower case.
+/// Hashes the length and five bytes in lower case.
 const fn hash(name: &[u8]) -> usize {
     let (len, mut sum) = (name.len(), name.len());
     if len > 0 {
@@ -196,7 +198,7 @@ const fn hash(name: &[u8]) -> usize {
 }
 
 impl FieldId {
-    /// The well-known header name that `name` is, in any case.
+    /// Returns the well-known header name equal to `name`, ignoring case.
     pub fn of_header(name: &[u8]) -> Option<FieldId> {
         let mut at = hash(name);
         while IDS[at] != 0 {
@@ -208,7 +210,7 @@ impl FieldId {
         None
     }
 
-    /// The name with this id, if there is one.
+    /// Returns the name with this id, if there is one.
     pub fn of_id(id: u8) -> Option<FieldId> {
         let known = match id.checked_sub(FIRST_HEADER) {
             Some(header) => usize::from(header) < HEADERS.len(),
@@ -217,12 +219,12 @@ impl FieldId {
         known.then_some(FieldId(id))
     }
 
-    /// Its id, 1 to 255.
+    /// The id, 1 to 255.
     pub fn id(self) -> u8 {
         self.0
     }
 
-    /// A header's name in lower case; a part's with a colon in front.
+    /// The name: a header's in lower case, a request part's with a leading colon.
     pub fn text(self) -> &'static str {
         match self.0.checked_sub(FIRST_HEADER) {
             Some(header) => HEADERS[usize::from(header)],
@@ -230,17 +232,17 @@ impl FieldId {
         }
     }
 
-    /// Whether it names a header field, not a part of the request.
+    /// Whether the name is that of a header field rather than of a request part.
     pub fn is_header(self) -> bool {
         self.0 >= FIRST_HEADER
     }
 }
 
-/// A name or value too long for a field: 64 KiB, 16 MiB.
+/// A name or value is too long for a field: 64 KiB and 16 MiB, respectively.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
-/// A head that is none.
+/// A head is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
@@ -269,7 +271,7 @@ pub fn put(into: &mut Vec<u8>, name: FieldId, value: &[u8]) -> Result<(), TooLon
     Ok(())
 }
 
-/// Appends a header field, by its id where its name is well known.
+/// Appends a header field, with its id if the name is well known.
 ///
 /// # Errors
 /// [`TooLong`], with nothing appended.
@@ -290,15 +292,15 @@ fn word(id: u8, value: &[u8]) -> Result<[u8; 4], TooLong> {
     Ok((len << 8 | u32::from(id)).to_le_bytes())
 }
 
-/// Starts a response head.
+/// Begins a response head.
 pub fn put_status(into: &mut Vec<u8>, status: u16) {
     into.extend_from_slice(&status.to_le_bytes());
 }
 
-/// A response head's status and fields.
+/// Splits a response head into its status and fields.
 ///
 /// # Errors
-/// [`Malformed`] where not even a status is there.
+/// [`Malformed`] if the status is missing.
 pub fn response(head: &[u8]) -> Result<(u16, WireFields<'_>), Malformed> {
     let (status, fields) = head.split_first_chunk().ok_or(Malformed)?;
     Ok((u16::from_le_bytes(*status), WireFields(fields)))
@@ -307,15 +309,16 @@ pub fn response(head: &[u8]) -> Result<(u16, WireFields<'_>), Malformed> {
 /// One field of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WireField<'a> {
-    /// Its name, where it is well known.
+    /// The well-known name, if it is one.
     pub known: Option<FieldId>,
-    /// Its name: lower case where it is well known, otherwise as written.
+    /// The name: lower case if it is well known, otherwise as written.
     pub name: &'a [u8],
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
 }
 
-/// The fields of a request head, of trailers, or of the rest of a response head. Nothing follows a malformed one.
+/// The fields of a request head, of trailers, or of the rest of a response head. Iteration ends after a
+/// malformed field.
 #[derive(Clone, Debug)]
 pub struct WireFields<'a>(pub &'a [u8]);
 

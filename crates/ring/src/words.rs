@@ -1,8 +1,8 @@
-//! The two packed words: a slot's state, and the tag that names one use of a slot in queue and lane.
+//! The two packed words: a slot's state, and the tag that identifies one use of a slot in queue and lane.
 
-/// Most slots one server thread may own: what a [`Tag`] has room for.
+/// Maximum number of slots of one server thread, limited by a [`Tag`].
 pub(crate) const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Most worker slots: what a [`SlotState`] has room for.
+/// Maximum number of worker slots, limited by a [`SlotState`].
 pub(crate) const WORKER_SLOTS_MAX: usize = 1 << WORKER_SLOT_BITS;
 
 const SLOT_BITS: u32 = 14;
@@ -11,7 +11,7 @@ const PHASE_BITS: u32 = 3;
 const GENERATION_BITS: u32 = 17;
 const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
 
-/// Which use of a slot. Never 0, so that no tag is the empty word.
+/// The use count of a slot. Never 0, so that no tag equals the empty word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) struct SlotGeneration(u32);
 
@@ -43,7 +43,7 @@ impl Tag {
         SlotGeneration(self.0 >> (SLOT_BITS + 1))
     }
 
-    /// The same tag, saying that the worker will not touch the slot again.
+    /// The same tag with the flag that the worker will not access the slot again.
     pub(crate) fn finished(self) -> Tag {
         Tag(self.0 | Self::FINISHED)
     }
@@ -53,18 +53,18 @@ impl Tag {
     }
 }
 
-/// Whose a slot is.
+/// The owner and state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SlotPhase {
-    /// The server's; nothing in it.
+    /// Owned by the server; empty.
     Free,
     /// A request that any worker may claim.
     Ready,
-    /// A worker's.
+    /// Owned by a worker.
     Claimed,
-    /// The server's again: the answer stands whole in the slot.
+    /// Owned by the server again: the complete response is in the slot.
     Done,
-    /// The server's again: the worker gave up, the reason stands in the slot.
+    /// Owned by the server again: the worker aborted, and its reason is in the slot.
     Aborted,
 }
 
@@ -86,7 +86,7 @@ impl SlotState {
         SlotState::new(SlotPhase::Ready, 0, generation)
     }
 
-    /// `None` for a phase no honest side writes.
+    /// The phase; `None` if the word is invalid.
     pub(crate) fn phase(self) -> Option<SlotPhase> {
         Some(match self.0 & ((1 << PHASE_BITS) - 1) {
             0 => SlotPhase::Free,

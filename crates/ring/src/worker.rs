@@ -1,4 +1,4 @@
-//! The worker's side: a worker slot that claims requests, and the requests it holds.
+//! The worker's side: a worker slot that claims requests.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,22 +13,22 @@ use crate::shared::{AWAKE, FOR_SIGNALS, ON_FD, ON_WORD, SharedMemory};
 use crate::side::Side;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 
-/// What [`Worker::next`] came back with.
+/// The result of [`Worker::next`].
 #[derive(Debug)]
 pub enum Next {
-    /// A request, now this worker's.
+    /// A request, claimed by this worker.
     ClaimedRequest(ClaimedRequest),
-    /// None came in time, or it is time to look at signals.
+    /// No request arrived in time, or the worker should check its signals.
     TimedOut,
-    /// The server asks the worker to leave; no more requests come.
+    /// The server asks the worker to exit; no more requests follow.
     Retired,
 }
 
-/// One claimant of requests. A threaded worker process has one per thread, each in a worker slot of its own; an event loop has
-/// one that holds many requests at once.
+/// A claimant of requests. A threaded worker process has one per thread, each in its own worker slot; an
+/// event loop has one that holds many requests at once.
 pub struct Worker {
     side: Rc<Side>,
-    /// The thread whose queue is looked at first next time.
+    /// The thread whose queue is checked first next time.
     turn: Cell<usize>,
 }
 
@@ -38,7 +38,8 @@ impl Worker {
         Worker { side: Rc::new(Side::new(shared, worker_slot)), turn: Cell::new(0) }
     }
 
-    /// Claims the oldest waiting request, without waiting. The queues of the server threads are read in turn.
+    /// Claims the oldest waiting request, without waiting. The queues of the server threads are checked in
+    /// turn.
     pub fn try_next(&self) -> Option<ClaimedRequest> {
         let threads = self.side.shared.geometry.threads;
         let first = self.turn.get();
@@ -46,7 +47,7 @@ impl Worker {
             while let Some(tag) = self.queue(thread).claim(self.side.worker_slot) {
                 self.turn.set((thread + 1) % threads);
                 self.hand_on();
-                // A request that cannot be read was aborted: on to the next.
+                // A request with an invalid head was aborted: continue with the next one.
                 if let Some(request) = ClaimedRequest::begin(&self.side, thread, tag) {
                     return Some(request);
                 }
@@ -55,10 +56,11 @@ impl Worker {
         None
     }
 
-    /// Claims the oldest waiting request, sleeping until there is one: for ever, or until `limit` is over. A signal ends
-    /// the sleep too, and so does [`Channel::wake_for_signals`](crate::Channel::wake_for_signals), so that a language can run its handlers.
+    /// Claims the oldest waiting request, sleeping until there is one or until `limit` has elapsed. A signal
+    /// also ends the sleep, and so does [`Channel::wake_for_signals`](crate::Channel::wake_for_signals), so
+    /// that a language can run its signal handlers.
     pub fn next(&self, limit: Option<Duration>) -> Next {
-        // The clock is read before a sleep only: where there is work, nobody asks for the time.
+        // The clock is read only before sleeping, because reading it is unnecessary while there is work.
         let (mut deadline, mut is_over) = (None, false);
         #[cfg(not(loom))]
         self.count_look();
@@ -70,7 +72,7 @@ impl Worker {
             if let Some(request) = self.try_next() {
                 return Next::ClaimedRequest(request);
             }
-            // Without a wait nobody rings this worker: it need not sleep to look again.
+            // Without a wait, no side rings this worker, so it need not sleep to check again.
             if is_over || limit == Some(Duration::ZERO) {
                 return Next::TimedOut;
             }
@@ -87,14 +89,15 @@ impl Worker {
         }
     }
 
-    /// Sleeps as one who wants work. Whether it is to look at signals, and whether nobody rang: if someone did, he counts
-    /// on another look at the queues.
+    /// Sleeps as an idle worker. Returns whether it should check its signals, and whether no side rang: if
+    /// one did, this worker must check the queues again.
     fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
         let Side { shared, worker_slot, .. } = &*self.side;
         let sleep = shared.sleep(*worker_slot);
         sleep.swap(ON_WORD, AcqRel);
         shared.set_idle(*worker_slot);
-        // Say that we sleep, fence, look again; who queues publishes, fences, and looks who sleeps.
+        // Announce the sleep, fence, check again; a side that queues publishes, fences, and checks for
+        // sleepers.
         fence(SeqCst);
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
@@ -102,19 +105,20 @@ impl Worker {
         (signal || for_signals, shared.clear_idle(*worker_slot))
     }
 
-    /// A thread that stops counting hangs: see [`Channel::progress`](crate::Channel::progress).
+    /// Counts an attempt to claim, by which hangs are detected: see
+    /// [`Channel::progress`](crate::Channel::progress).
     #[cfg(not(loom))]
     fn count_look(&self) {
         let looks = self.side.shared.looks(self.side.worker_slot);
         looks.store(looks.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Whether the server asked this worker to leave.
+    /// Whether the server asked this worker to exit.
     pub fn is_retired(&self) -> bool {
         self.side.shared.retired(self.side.worker_slot).load(Relaxed) != 0
     }
 
-    /// The eventfd that is rung after [`Worker::arm`]; `None` where the channel was made without.
+    /// The eventfd that is rung after [`Worker::arm`]; `None` if the channel was created without eventfds.
     #[cfg(not(loom))]
     pub fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.side.shared.slot_signals.get(self.side.worker_slot).map(doorbell::Signal::fd)
@@ -126,8 +130,9 @@ impl Worker {
         self.side.shared.slot_signals[self.side.worker_slot].wait();
     }
 
-    /// Before an event loop sleeps: from now on news ring the eventfd, new requests too if `wanted`. `false`, and not
-    /// armed, if there is a request to claim. Then look once more at the requests held, and sleep only if none has news.
+    /// Prepares an event loop for sleeping: from now on news ring the eventfd, including new requests if
+    /// `wanted`. Returns `false`, without preparing, if there is a request to claim. Then check the held
+    /// requests once more, and sleep only if none has news.
     #[must_use]
     pub fn arm(&self, wanted: bool) -> bool {
         let Side { shared, worker_slot, .. } = &*self.side;
@@ -145,18 +150,18 @@ impl Worker {
         true
     }
 
-    /// After an event loop slept. If requests were wanted, [`Worker::try_next`] has to follow: someone may have rung for
-    /// one and counts on it.
+    /// Ends the preparation after an event loop slept. If requests were wanted, [`Worker::try_next`] must
+    /// follow, because this worker may have been chosen for a new one.
     pub fn disarm(&self) {
         self.side.shared.sleep(self.side.worker_slot).swap(AWAKE, AcqRel);
         self.side.shared.clear_idle(self.side.worker_slot);
     }
 
-    /// Makes the rung eventfd unreadable again, for event loops that are not edge-triggered.
+    /// Makes the eventfd unreadable again, for event loops that are not edge-triggered.
     #[cfg(not(loom))]
     pub fn quiet(&self) {
         if let Some(fd) = self.fd() {
-            // Not rung is as good.
+            // An eventfd that was not rung is unreadable already.
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
     }
@@ -169,7 +174,7 @@ impl Worker {
         (0..self.side.shared.geometry.threads).any(|thread| !self.queue(thread).is_empty())
     }
 
-    /// Wakes one more worker if requests are left: none waits behind this one while another idles.
+    /// Wakes another worker if requests are left, so that none waits while a worker is idle.
     fn hand_on(&self) {
         if self.has_waiting() {
             self.side.shared.wake_one();

@@ -1,4 +1,4 @@
-//! The laws of this crate's fuzz targets over their seeds and mutations of them: the same in every run.
+//! Checks the laws of this crate's fuzz targets on their seeds and mutations of them; deterministic.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 

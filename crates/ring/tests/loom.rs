@@ -1,4 +1,4 @@
-//! The channel under loom, which runs every order of its atomics that two threads or three can produce.
+//! The channel under loom, which explores every interleaving of its atomics with two or three threads.
 //! `RUSTFLAGS="--cfg loom" cargo test -p komainu-ring --release --test loom`
 
 #![cfg(loom)]
@@ -23,7 +23,7 @@ fn channel(worker_slots: usize, slots: usize) -> Arc<Channel> {
     Arc::new(Channel::create(&options).unwrap())
 }
 
-/// Claims a request as an event loop does, whose worker is `armed` already or not.
+/// Claims a request as an event loop does; the worker may already be `armed`.
 fn claim_in_a_loop(worker: &Worker, mut armed: bool) -> ClaimedRequest {
     loop {
         if armed {
@@ -44,7 +44,7 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// Answers each request with its own head until it is asked to leave.
+/// Answers each request with its own head until the worker is retired.
 fn echo(worker: &Worker) -> usize {
     let mut answered = 0;
     while let Next::ClaimedRequest(mut request) = worker.next(None) {
@@ -56,7 +56,7 @@ fn echo(worker: &Worker) -> usize {
     answered
 }
 
-/// Sleeps and polls until `count` answers came; each must be the one to its own request.
+/// Sleeps and polls until `count` answers arrived; each must match its own request.
 fn collect(server: &mut ServerSide, tickets: &[(Ticket, u8)], mut count: usize) {
     while count > 0 {
         server.flush_doorbells();
@@ -130,7 +130,7 @@ fn one_ring_wakes_as_many_as_there_is_work_for() {
         let workers = [0, 1].map(|worker_slot| {
             let channel = Arc::clone(&channel);
             thread::spawn(move || {
-                // Each claims one and keeps it: both must have been woken for either to end.
+                // Each worker claims one request and keeps it: both must have been woken for either to end.
                 let worker = channel.worker(WorkerSlot(worker_slot));
                 let Next::ClaimedRequest(request) = worker.next(None) else { panic!("not asked to leave") };
                 std::mem::forget(request);
@@ -156,7 +156,7 @@ fn a_claim_and_a_cancellation_agree() {
             let worker = worker.worker(WorkerSlot(0));
             worker.try_next().map(|mut request| {
                 assert_eq!(request.head(), [5]);
-                // Cancelled in the meantime or not: both are fine, none is lost.
+                // The request may have been cancelled meanwhile; neither outcome loses a request.
                 let _ = request.respond(b"x");
                 let _ = request.finish();
             })
@@ -220,7 +220,7 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
                 request.write(&piece[..count]).unwrap();
             }
         });
-        // Head and body fill the area of sixteen bytes: the second piece has to wait for the worker.
+        // Head and body fill the area of sixteen bytes: the second piece must wait for the worker.
         let body = *b"abcdefgh";
         let (_, mut sent) = server.submit(b"p", &body, true).unwrap();
         let (mut echoed, mut over) = (Vec::new(), false);

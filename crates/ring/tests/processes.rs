@@ -1,4 +1,5 @@
-//! The channel between real processes: workers that are killed at any instant, and one that scribbles while the server works.
+//! The channel between real processes: workers that are killed at arbitrary times, and one that overwrites
+//! the memory while the server works.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +14,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 const ROLE: &str = "KOMAINU_TEST_ROLE";
 const SEAT: &str = "KOMAINU_TEST_WORKER_SLOT";
 
-/// Not a test of its own: what the processes started below run.
+/// Not a test: the entry point of the processes started below.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -26,13 +27,13 @@ fn role() {
     }
 }
 
-/// Sends head and body back.
+/// Sends head and body of each request back.
 fn echo(environment: &str, worker_slot: usize) {
     let worker = Attachment::new(environment).unwrap().worker(WorkerSlot(worker_slot)).unwrap();
     while let Next::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         let mut piece = [0; 700];
-        // A cancelled request or a damaged one is dropped, and thereby aborted.
+        // A cancelled or damaged request is dropped and thereby aborted.
         let _ = (|| {
             request.respond(&head)?;
             loop {
@@ -46,7 +47,7 @@ fn echo(environment: &str, worker_slot: usize) {
     }
 }
 
-/// Writes noise all over the shared memory, for ever; most of it where it hurts.
+/// Writes noise all over the shared memory, without end; half of it to the control words.
 fn scribble(environment: &str, seed: usize) {
     let memory = environment.split(';').next().unwrap().parse().unwrap();
     // SAFETY: the descriptor is inherited under this number and stays open.
@@ -59,16 +60,17 @@ fn scribble(environment: &str, seed: usize) {
     let start = start.unwrap().cast::<u32>();
     let mut noise = Noise(seed as u64 + 1);
     loop {
-        // Not the header, or no worker could attach any more; every second word among worker slots, queues and lanes.
+        // Excludes the header, otherwise no worker could attach any more; half of the writes go to worker
+        // slots, queues and lanes.
         let (near, value) = (noise.below(2) == 0, noise.next());
         let at = 16 + noise.below(if near { 2_000 } else { len / 4 - 16 });
         let value = if value.is_multiple_of(2) { (value >> 8) as u32 % 4096 } else { (value >> 8) as u32 };
-        // SAFETY: inside the mapping, aligned; others may write there too, hence volatile.
+        // SAFETY: inside the mapping, aligned; others may write to it concurrently, hence volatile.
         unsafe { start.add(at).write_volatile(value) };
     }
 }
 
-/// xorshift: every choice of these tests, from its seed.
+/// xorshift: the source of every choice of these tests, with a fixed seed.
 struct Noise(u64);
 
 impl Noise {
@@ -98,7 +100,7 @@ fn start(channel: &Channel, role: &str, worker_slot: usize) -> Child {
         .unwrap()
 }
 
-/// A client's view of one request.
+/// The client's state of one request.
 struct Asked {
     serial: u32,
     body: Vec<u8>,
@@ -110,9 +112,9 @@ struct Load {
     server: ServerSide,
     asked: HashMap<Ticket, Asked>,
     noise: Noise,
-    /// How many were answered, each with what was its own.
+    /// Number of requests answered, each with its own content.
     answered: usize,
-    /// Broken off by the worker: only a damaged memory does that here.
+    /// Number of requests aborted by the worker, which only damaged memory causes here.
     aborted: usize,
 }
 
@@ -121,7 +123,7 @@ impl Load {
         Load { server: channel.server(0), asked: HashMap::new(), noise: Noise(seed), answered: 0, aborted: 0 }
     }
 
-    /// Most requests have no body; some have one many times larger than their slot.
+    /// Submits a request. Most have no body; some have one many times larger than their slot.
     fn ask(&mut self, serial: u32) {
         let len = if self.noise.below(20) == 0 { self.noise.below(60_000) } else { 0 };
         let body: Vec<u8> = (0..len).map(|at| (at as u32 * 31 + serial) as u8).collect();
@@ -129,7 +131,7 @@ impl Load {
         self.asked.insert(ticket, Asked { serial, body, sent, answer: Vec::new() });
     }
 
-    /// One tick of an event loop; whether anything was there to do.
+    /// Runs one iteration of an event loop. Returns whether there was anything to do.
     fn tick(&mut self, strict: bool) {
         self.server.flush_doorbells();
         if self.server.arm() {
@@ -210,7 +212,7 @@ fn killed_workers_cost_only_what_they_held() {
         }
         load.tick(true);
         if load.answered >= next_kill && load.answered + 100 < total {
-            // Some ticks hence, wherever the worker is then.
+            // Kills a worker after a random number of answers, wherever it is then.
             next_kill = load.answered + load.noise.below(1_000);
             let worker_slot = load.noise.below(WORKERS);
             workers[worker_slot].kill().unwrap();
@@ -245,7 +247,8 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
                 load.ask(serial);
             }
             load.tick(false);
-            // What an owner does: give up what takes too long, and kill who breaks the rules.
+            // Reacts as an owner does: cancels requests that take too long, and kills workers that violate
+            // the protocol.
             if serial % 50 == 49 {
                 for (ticket, _) in load.asked.drain() {
                     load.server.cancel(ticket, NonZeroU32::MIN);
@@ -281,7 +284,7 @@ fn a_channel_is_found_by_its_environment_only() {
     let attachment = Attachment::new(&good).unwrap();
     assert!(attachment.worker(WorkerSlot(1)).is_ok());
     assert!(attachment.worker(WorkerSlot(2)).is_err());
-    // Its numbers belong to the attachment from now on.
+    // The attachment owns the descriptors from now on.
     std::mem::forget(channel);
     let (memory, rest) = good.split_once(';').unwrap();
     for bad in

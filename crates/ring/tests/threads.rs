@@ -1,4 +1,4 @@
-//! Server threads and workers of both kinds, all at once in one process: every request gets its own response.
+//! Server threads and workers of both kinds concurrently in one process: every request gets its own response.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const THREADS: usize = 2;
 const BLOCKING: usize = 3;
-/// Miri is some thousand times slower.
+/// Fewer under Miri, which is about a thousand times slower.
 const REQUESTS: u32 = if cfg!(miri) { 6 } else { 60_000 };
 
 fn wait(fd: std::os::fd::BorrowedFd<'_>, who: &str) {
     if cfg!(miri) {
-        // Miri has no poll: whoever waits looks again in its next turn.
+        // Miri has no poll: the caller checks again in its next iteration.
         return thread::yield_now();
     }
     let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -26,7 +26,7 @@ fn wait(fd: std::os::fd::BorrowedFd<'_>, who: &str) {
     assert!(rung > 0, "{who} stands still");
 }
 
-/// A worker as most languages have: one request at a time, sleeping where it must.
+/// A blocking worker as in most languages: one request at a time, sleeping when necessary.
 fn blocking(worker: &Worker) {
     while let Next::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
@@ -45,7 +45,7 @@ fn blocking(worker: &Worker) {
     }
 }
 
-/// One of an event loop's requests: what was read and not yet written.
+/// One of an event loop's requests: bytes read but not yet written.
 struct Task {
     request: ClaimedRequest,
     piece: Vec<u8>,
@@ -55,13 +55,13 @@ struct Task {
 impl Task {
     fn new(mut request: ClaimedRequest) -> Task {
         let head = request.head().to_vec();
-        // If the request is cancelled already, a later call reports it again.
+        // If the request is already cancelled, a later call reports it again.
         let _ = request.respond(&head);
         request.flush();
         Task { request, piece: Vec::new(), ended: false }
     }
 
-    /// Continues as far as it can. Returns whether the task is finished.
+    /// Continues as far as possible without waiting. Returns whether the task is finished.
     fn run(&mut self) -> Result<bool, StopReason> {
         loop {
             while !self.piece.is_empty() {
@@ -84,7 +84,7 @@ impl Task {
     }
 }
 
-/// A worker as an event loop is: up to ten requests at once, sleeping on its eventfd.
+/// A worker with an event loop: up to ten requests at once, sleeping on its eventfd.
 fn event_loop(worker: &Worker) {
     let mut tasks: Vec<Task> = Vec::new();
     loop {
@@ -131,7 +131,7 @@ struct Asked {
     answer: Vec<u8>,
 }
 
-/// Asks, streams, listens, and now and then gives up.
+/// Submits requests, streams bodies, receives responses, and occasionally cancels.
 fn serve(server: &mut ServerSide, thread: u32) {
     let (mut serial, mut asked) = (0, Vec::<Asked>::new());
     while serial < REQUESTS || server.in_use() > 0 {
@@ -164,7 +164,7 @@ fn serve(server: &mut ServerSide, thread: u32) {
     assert!(asked.is_empty());
 }
 
-/// Whether the answer is whole.
+/// Whether the response is complete.
 fn attend(server: &mut ServerSide, asked: &mut Asked, thread: u32) -> bool {
     if asked.sent < asked.body.len() {
         asked.sent += server.push_body(asked.ticket, &asked.body[asked.sent..], true).unwrap();

@@ -7,23 +7,23 @@ use crate::container::{TreeStep, container};
 use crate::json::{TablePlace, of_table};
 use crate::path::{TreeError, TreePath};
 
-/// A segment for the place behind the last item of a list.
+/// The segment for the position after the last item of a list.
 const BEHIND: &str = "-";
-/// The name of an item that has none of the keys that name items.
+/// The name of an item without any of the keys that name items.
 const NAMELESS: &str = "*";
 
-/// The files of a configuration, of which the first includes the others, as one tree: their tables are one, and their lists of
-/// tables follow each other.
+/// The files of a configuration as one tree; the first file includes the others. Their tables are merged, and
+/// their lists of tables are concatenated.
 #[derive(Clone, Debug)]
 pub struct ConfigTree {
     files: Vec<(String, DocumentMut)>,
-    /// Keys of which the value, or the first of the values, names an item of a list.
+    /// Keys whose value, or first value, names an item of a list.
     names: &'static [&'static str],
-    /// Keys at the top that only the first file may change the meaning of.
+    /// Top-level keys whose meaning only the first file may change.
     fixed: &'static [&'static str],
 }
 
-/// A place where an item, or a part of it, stands.
+/// The location of an item, or of a part of it.
 #[derive(Clone, Debug)]
 struct TreePart {
     file: usize,
@@ -32,11 +32,11 @@ struct TreePart {
 }
 
 impl ConfigTree {
-    /// Reads files, each with its name. `names` are the keys that name the items of a list; keys of `fixed` stand at the top of
-    /// the first file, and cannot be changed here.
+    /// Parses files, each with its name. `names` are the keys that name the items of a list; keys in `fixed`
+    /// are top-level keys of the first file that cannot be changed here.
     ///
     /// # Errors
-    /// A file that is no TOML.
+    /// A file is not valid TOML.
     pub fn parse(
         files: impl IntoIterator<Item = (String, String)>,
         names: &'static [&'static str],
@@ -50,26 +50,27 @@ impl ConfigTree {
         Ok(ConfigTree { files, names, fixed })
     }
 
-    /// Each file, with its text.
+    /// The name and text of each file.
     #[must_use]
     pub fn texts(&self) -> Vec<(String, String)> {
         self.files.iter().map(|(name, document)| (name.clone(), document.to_string())).collect()
     }
 
-    /// The item at a path.
+    /// Returns the item at a path.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such item.
     pub fn get(&self, path: &TreePath) -> Result<Json, TreeError> {
         let parts = self.parts(path)?;
         merged(&parts).ok_or_else(|| self.nothing_at(path))
     }
 
-    /// Gives an item a value, whether it is there or not; a place behind the last item of a list adds one. Tables on the way are
-    /// made.
+    /// Sets an item, whether or not it exists; the position after the last item of a list appends one.
+    /// Missing tables on the path are created.
     ///
     /// # Errors
-    /// A value that TOML has not, a path that leads through something else than tables and lists, a key that cannot be changed.
+    /// A value that TOML cannot represent, a path through something other than tables and lists, or a key
+    /// that cannot be changed.
     pub fn put(&mut self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
         self.may_change(path, value)?;
         let parts = self.parts(path)?;
@@ -83,15 +84,15 @@ impl ConfigTree {
         }
     }
 
-    /// Changes the keys of a table (RFC 7396): those with `null` are removed, tables are changed in the same way, other values are
-    /// put.
+    /// Applies a JSON merge patch (RFC 7396) to a table: keys with `null` are removed, tables are patched
+    /// recursively, and other values are set.
     ///
     /// # Errors
-    /// As [`ConfigTree::put`]'s.
+    /// As for [`ConfigTree::put`].
     pub fn patch(&mut self, path: &TreePath, patch: &Json) -> Result<(), TreeError> {
         let Json::Object(entries) = patch else { return self.put(path, patch) };
         let parts = self.parts(path)?;
-        // In one place, and without a removal: in one pass, however many keys there are.
+        // In one place and without removals, a single pass suffices, however many keys there are.
         if let ([part], false) = (parts.as_slice(), has_nulls(patch))
             && part.value.is_object()
         {
@@ -119,7 +120,7 @@ impl ConfigTree {
     /// Removes an item.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such item.
     pub fn delete(&mut self, path: &TreePath) -> Result<(), TreeError> {
         self.may_change(path, &Json::Null)?;
         if path.is_root() {
@@ -133,7 +134,7 @@ impl ConfigTree {
             let Some((last, mut steps)) = part.steps.split_last() else { continue };
             let top = self.files[part.file].1.as_table_mut();
             let mut is_empty = container(top, TablePlace::Top, steps).is_some_and(|mut it| it.remove(last));
-            // What has no line of its own is not there at all once nothing is left in it.
+            // A container without a line of its own disappears once it is empty.
             while let (true, Some((key, above))) = (is_empty, steps.split_last()) {
                 is_empty =
                     container(top, TablePlace::Top, above).is_some_and(|mut it| it.remove_unwritten(key));
@@ -178,7 +179,7 @@ impl ConfigTree {
         }
     }
 
-    /// Where the item at a path stands; several places where several files have a part of it.
+    /// Locates the item at a path; several locations if several files have a part of it.
     fn parts(&self, path: &TreePath) -> Result<Vec<TreePart>, TreeError> {
         let mut parts: Vec<TreePart> = (self.files.iter().enumerate())
             .map(|(file, (_, document))| {
@@ -198,7 +199,7 @@ impl ConfigTree {
         Ok(parts)
     }
 
-    /// The item of a list, by number or name.
+    /// Finds the item of a list, by number or name.
     fn item(&self, lists: Vec<TreePart>, segment: &str) -> Result<Option<TreePart>, TreeError> {
         let items = lists.into_iter().flat_map(TreePart::items);
         if let Ok(index) = segment.parse::<usize>() {
@@ -223,10 +224,10 @@ impl ConfigTree {
         }
     }
 
-    /// Adds an item to what is at a path; that is made where it is missing.
+    /// Adds an item to the container at a path, which is created if it is missing.
     fn add(&mut self, parent: &TreePath, last: &str, value: &Json) -> Result<(), TreeError> {
         let parts = self.parts(parent)?;
-        // At the top of the first file, and at the end of a list.
+        // A table is extended in the first file that has a part of it, a list at its end.
         let is_list = parts.iter().any(|part| part.value.is_array());
         let Some(part) = (if is_list { parts.last() } else { parts.first() }).cloned() else {
             return self.put(parent, &Json::Object(Map::from_iter([(last.to_owned(), value.clone())])));
@@ -253,7 +254,7 @@ impl ConfigTree {
         container(top, TablePlace::Top, above).ok_or_else(lost)?.set(last, value)
     }
 
-    /// Gives an item that stands in several places a value, part by part.
+    /// Sets an item that is spread over several locations, part by part.
     fn put_parts(&mut self, path: &TreePath, before: &Json, value: &Json) -> Result<(), TreeError> {
         match (before, value) {
             (Json::Object(before), Json::Object(entries)) => {
@@ -294,7 +295,7 @@ impl TreePart {
     }
 }
 
-/// The parts as one value; `None` where there is none.
+/// Merges the parts into one value; `None` if there are none.
 fn merged(parts: &[TreePart]) -> Option<Json> {
     let mut parts = parts.iter().map(|part| part.value.clone());
     let first = parts.next()?;
@@ -325,7 +326,7 @@ fn has_nulls(value: &Json) -> bool {
     }
 }
 
-/// What a patch without removals makes of a value.
+/// Applies a patch without removals to a value.
 fn patched(value: Json, patch: &Json) -> Json {
     match (value, patch) {
         (Json::Object(mut value), Json::Object(entries)) => {

@@ -1,4 +1,4 @@
-//! The place of an item in one document, and its change there with the comments around it kept.
+//! Locating and editing an item in one document, preserving the comments around it.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{Array, ArrayOfTables, Item, RawString, TableLike, Value};
@@ -6,21 +6,21 @@ use toml_edit::{Array, ArrayOfTables, Item, RawString, TableLike, Value};
 use crate::json::{TablePlace, of_item, of_table, of_value, to_item, to_table, to_value};
 use crate::path::TreeError;
 
-/// A step from a table or list to what is in it.
+/// A step from a table or list to one of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TreeStep {
     Key(String),
     Index(usize),
 }
 
-/// What holds items.
+/// A container of items.
 pub(crate) enum Container<'d> {
     Table(&'d mut dyn TableLike, TablePlace),
     Array(&'d mut Array),
     Tables(&'d mut ArrayOfTables),
 }
 
-/// What these steps lead to from a table, if it holds items.
+/// Follows the steps from a table to a container, if there is one.
 pub(crate) fn container<'d>(
     table: &'d mut dyn TableLike,
     place: TablePlace,
@@ -55,10 +55,10 @@ fn of_value_mut<'d>(value: &'d mut Value, steps: &[TreeStep]) -> Option<Containe
 }
 
 impl Container<'_> {
-    /// Gives an item a value; one behind the last of a list is added.
+    /// Sets an item; an index after the last item of a list appends.
     ///
     /// # Errors
-    /// A value that TOML or this list has not.
+    /// A value that TOML or this list cannot hold.
     pub(crate) fn set(&mut self, step: &TreeStep, json: &Json) -> Result<(), TreeError> {
         match (self, step) {
             (Container::Table(table, place), TreeStep::Key(key)) => set_in_table(*table, *place, key, json),
@@ -79,10 +79,10 @@ impl Container<'_> {
         }
     }
 
-    /// Gives a table these entries, and no others.
+    /// Replaces the entries of a table.
     ///
     /// # Errors
-    /// A value that TOML has not; this is no table.
+    /// A value that TOML cannot represent, or the container is not a table.
     pub(crate) fn fill(&mut self, entries: &Json) -> Result<(), TreeError> {
         match (self, entries) {
             (Container::Table(table, place), Json::Object(entries)) => put_table(*table, *place, entries),
@@ -90,7 +90,7 @@ impl Container<'_> {
         }
     }
 
-    /// Removes an item. Whether none is left.
+    /// Removes an item. Returns whether the container is now empty.
     pub(crate) fn remove(&mut self, step: &TreeStep) -> bool {
         match (self, step) {
             (Container::Table(table, _), TreeStep::Key(key)) => {
@@ -111,8 +111,9 @@ impl Container<'_> {
 }
 
 impl Container<'_> {
-    /// Removes an empty item that no line of the file is for: a list of tables without a table, a table that exists by the keys
-    /// and tables in it alone. Whether it was removed, and none is left.
+    /// Removes an empty item that has no line in the file: a list of tables without a table, or a table that
+    /// exists only through the keys and tables in it. Returns whether it was removed and the container is now
+    /// empty.
     pub(crate) fn remove_unwritten(&mut self, step: &TreeStep) -> bool {
         let (Container::Table(table, _), TreeStep::Key(key)) = (self, step) else { return false };
         let is_unwritten = match table.get(key) {
@@ -128,13 +129,13 @@ impl Container<'_> {
     }
 }
 
-/// What stands around a value: spaces and comments.
+/// The spaces and comments around a value.
 fn raw_text(raw: Option<&RawString>) -> String {
     raw.and_then(RawString::as_str).unwrap_or_default().to_owned()
 }
 
-/// Removes a value of a list, and the comment behind it. The comment behind the value before it, which stands ahead of this one,
-/// stays.
+/// Removes a value of a list and the comment after it. The comment after the preceding value, which is stored
+/// before this one, is kept.
 fn remove_value(items: &mut Array, at: usize) {
     let ahead = |value: &Value| raw_text(value.decor().prefix());
     let removed = items.remove(at);
@@ -148,7 +149,8 @@ fn remove_value(items: &mut Array, at: usize) {
     }
 }
 
-/// Adds a value to a list; in one of several lines, in a line of its own, so that a comment behind the last value stays there.
+/// Appends a value to a list; in a multi-line list on a line of its own, so that a comment after the last
+/// value stays there.
 fn push_value(items: &mut Array, json: &Json) -> Result<(), TreeError> {
     let mut value = to_value(json)?;
     let (last, trailing) =
@@ -180,7 +182,7 @@ fn set_in_table(
     }
 }
 
-/// Changes an item to a value; what is the same stays as it is written.
+/// Changes an item to a value; unchanged parts keep their formatting.
 fn put_item(item: &mut Item, place: TablePlace, json: &Json) -> Result<(), TreeError> {
     if of_item(item) == *json {
         return Ok(());
@@ -247,7 +249,7 @@ fn put_value(value: &mut Value, json: &Json) -> Result<(), TreeError> {
             Ok(())
         }
         _ => {
-            // What stands around it in its line stays, such as a comment.
+            // Decoration on the line, such as a comment, is kept.
             let decor = value.decor().clone();
             *value = to_value(json)?;
             *value.decor_mut() = decor;

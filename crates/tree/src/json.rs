@@ -1,33 +1,33 @@
-//! TOML values as JSON, and JSON as TOML values.
+//! Conversion between TOML values and JSON.
 
 use serde_json::{Map, Number, Value as Json, json};
 use toml_edit::{Array, ArrayOfTables, InlineTable, Item, Table, TableLike, Value};
 
 use crate::path::TreeError;
 
-/// Where a table stands, which decides how tables in it are written.
+/// The position of a table, which decides the formatting of tables in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TablePlace {
-    /// The document itself.
+    /// The document root.
     Top,
-    /// It has a header.
+    /// A table with a header.
     Header,
-    /// It stands in a line.
+    /// An inline table.
     Line,
 }
 
-/// A table longer than this in one line gets a header of its own.
+/// Length above which a one-line table gets a header of its own.
 const LINE_CHARS_MAX: usize = 100;
-/// The deepest value that is taken over.
+/// Maximum nesting depth of an accepted value.
 const DEPTH_MAX: usize = 32;
 
-/// A table as JSON.
+/// Converts a table to JSON.
 pub(crate) fn of_table(table: &dyn TableLike) -> Map<String, Json> {
     let present = table.iter().filter(|(_, item)| !item.is_none());
     present.map(|(key, item)| (key.to_owned(), of_item(item))).collect()
 }
 
-/// An item as JSON.
+/// Converts an item to JSON.
 pub(crate) fn of_item(item: &Item) -> Json {
     match item {
         Item::None => Json::Null,
@@ -37,7 +37,7 @@ pub(crate) fn of_item(item: &Item) -> Json {
     }
 }
 
-/// A value as JSON. A date is its text; a number that JSON has not is its text too.
+/// Converts a value to JSON. Dates, and numbers that JSON cannot represent, become text.
 pub(crate) fn of_value(value: &Value) -> Json {
     match value {
         Value::String(text) => json!(text.value()),
@@ -52,7 +52,7 @@ pub(crate) fn of_value(value: &Value) -> Json {
     }
 }
 
-/// JSON as a value in a line.
+/// Converts JSON to an inline value.
 pub(crate) fn to_value(json: &Json) -> Result<Value, TreeError> {
     value_within(json, DEPTH_MAX)
 }
@@ -83,8 +83,8 @@ fn value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
     })
 }
 
-/// JSON as an item of a table that stands there: what is long gets headers of its own, where that is possible, and so does what
-/// stands at the top.
+/// Converts JSON to an item of a table at that position: long values get headers of their own where possible,
+/// and so do tables at the top level.
 pub(crate) fn to_item(json: &Json, place: TablePlace) -> Result<Item, TreeError> {
     let value = to_value(json)?;
     let fits = place != TablePlace::Top && value.to_string().len() <= LINE_CHARS_MAX;
@@ -102,7 +102,7 @@ pub(crate) fn to_item(json: &Json, place: TablePlace) -> Result<Item, TreeError>
     }
 }
 
-/// A table with a header.
+/// Converts entries to a table with a header.
 pub(crate) fn to_table(entries: &Map<String, Json>) -> Result<Table, TreeError> {
     let mut table = Table::new();
     for (key, value) in entries {

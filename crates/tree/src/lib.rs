@@ -1,7 +1,8 @@
 //! TOML files as one tree of JSON values that can be read and changed by path, with their comments kept.
 //!
-//! This crate owns the paths, the merging of several files into one tree, and the edits: each goes to the file that holds the
-//! item. It never reads or writes a file, and knows no directive: what keys name the items of a list is an argument.
+//! This crate owns the paths, the merging of several files into one tree, and the edits: each is
+//! applied to the file that holds the item. It never reads or writes a file, and knows no directives: the
+//! keys that name the items of a list are an argument.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

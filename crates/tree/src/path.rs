@@ -1,20 +1,20 @@
-//! Paths of items in a tree, and what can be wrong with them.
+//! Paths of items in a tree, and errors.
 
 use std::fmt;
 
-/// Why an item cannot be read or changed.
+/// The reason that an item cannot be read or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeError {
-    /// There is no such item; the text says what there is.
+    /// There is no such item; the text lists the existing ones.
     NotFound(String),
-    /// The request is no valid one.
+    /// The request is invalid.
     Invalid(String),
-    /// The item is there, but cannot be changed so.
+    /// The item exists, but this change is not possible.
     Conflict(String),
 }
 
 impl TreeError {
-    /// What is wrong, for people.
+    /// The message for users.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -31,15 +31,17 @@ impl fmt::Display for TreeError {
 
 impl std::error::Error for TreeError {}
 
-/// The deepest path.
+/// Maximum number of segments of a path.
 const SEGMENTS_MAX: usize = 64;
 
-/// A path: keys of tables, and places in lists. A place is a number, the name of an item, or `-` for behind the last one.
+/// A path of table keys and list positions. A position is a number, the name of an item, or `-` for the one
+/// after the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreePath(Vec<String>);
 
 impl TreePath {
-    /// The segments of a URL's path, each percent-encoded: `site/example.com/route/%2Fapi%2F*`. Empty for the whole tree.
+    /// Parses the segments of a URL's path, each percent-encoded: `site/example.com/route/%2Fapi%2F*`. Empty
+    /// for the whole tree.
     ///
     /// # Errors
     /// An invalid escape, or a path of more than 64 segments.
@@ -55,32 +57,32 @@ impl TreePath {
         }
     }
 
-    /// Its segments, decoded.
+    /// The decoded segments.
     #[must_use]
     pub fn segments(&self) -> &[String] {
         &self.0
     }
 
-    /// Whether it stands for the whole tree.
+    /// Whether the path denotes the whole tree.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The path of an item in this one.
+    /// Returns the path of an item in the item at this path.
     #[must_use]
     pub fn join(&self, segment: impl Into<String>) -> TreePath {
         TreePath(self.0.iter().cloned().chain([segment.into()]).collect())
     }
 
-    /// What it is in, and its last segment.
+    /// Returns the parent path and the last segment; `None` for the root.
     #[must_use]
     pub fn split_last(&self) -> Option<(TreePath, &str)> {
         self.0.split_last().map(|(last, parent)| (TreePath(parent.to_vec()), last.as_str()))
     }
 }
 
-/// The segments, encoded as in a URL.
+/// Formats the segments, encoded as in a URL.
 impl fmt::Display for TreePath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, segment) in self.0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Configurations read and changed by path: what was written by people stays as they wrote it.
+//! Reading and changing configurations by path: formatting and comments of the files are preserved.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ fn path(text: &str) -> TreePath {
     TreePath::parse(text).unwrap()
 }
 
-/// The texts after a change, which hold what they say.
+/// The file texts after a change; they must parse to the changed tree.
 fn changed(change: impl Fn(&mut ConfigTree) -> Result<(), TreeError>) -> (String, String) {
     let mut tree = tree();
     change(&mut tree).unwrap();
@@ -105,7 +105,7 @@ fn a_change_keeps_everything_else_as_it_is_written() {
     assert_eq!(main, MAIN.replace("weight = 2", "weight = 5"));
     let (main, _) = put("upstreams/api/to/0", json!("http://10.0.0.3"));
     assert_eq!(main, MAIN.replace("10.0.0.1", "10.0.0.3"));
-    // Of a table that is put whole, what is the same stays.
+    // When a whole table is set, unchanged parts keep their formatting.
     let site = json!({
         "hosts": ["shop.test", "www.shop.test"],
         "route": [{ "path": "/api/*", "proxy": { "upstream": "api" } }, { "files": "/srv/other" }],
@@ -119,7 +119,7 @@ fn a_change_goes_to_the_file_that_holds_the_item() {
     assert_eq!((main.as_str(), other), (MAIN, OTHER.replace("hello", "bye")));
     let (main, other) = put("limits/headers", json!(60));
     assert_eq!((main.as_str(), other), (MAIN, OTHER.replace("50", "60")));
-    // A table that two files have a part of, and a list.
+    // A table of which two files have a part, and a list.
     let (main, other) = put("limits", json!({ "body": "2MiB", "headers": 60, "connections": 9 }));
     assert!(main.contains("body = \"2MiB\"\nconnections = 9\n"), "{main}");
     assert_eq!(other, OTHER.replace("50", "60"));
@@ -222,7 +222,7 @@ fn a_patch_of_many_keys_is_one_pass() {
         ConfigTree::parse([("k".to_owned(), "[maps.m]\nof = \"$host\"\n".to_owned())], &[], &[]).unwrap();
     let values: serde_json::Map<String, Value> =
         (0..60_000).map(|at| (format!("host{at}.test"), json!(at.to_string()))).collect();
-    // With a search for each key this takes many minutes.
+    // With a search for each key this would take many minutes.
     tree.patch(&path("maps/m"), &json!({ "values": values })).unwrap();
     tree.patch(&path("maps/m/values"), &json!({ "host1.test": "other", "more.test": "x" })).unwrap();
     assert_eq!(tree.get(&path("maps/m/values/host1.test")).unwrap(), json!("other"));

@@ -1,6 +1,7 @@
-//! The life of a worker process for C: `workers/include/komainu_life.h` is its document.
+//! The life cycle of a worker process for C, documented in `workers/include/komainu_life.h`.
 //!
-//! A process has one life, so there is no handle. The functions are called from the process's first thread.
+//! A process has a single life cycle, so there is no handle. The functions must be called from the process's
+//! first thread.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
@@ -8,29 +9,29 @@ use std::slice;
 
 use crate::life::{Birth, Life, Role, ServerOrder};
 
-/// A prototype.
+/// Role of the process: prototype.
 pub const KOMAINU_PROTOTYPE: c_int = 1;
-/// A worker.
+/// Role of the process: worker.
 pub const KOMAINU_WORKER: c_int = 2;
-/// From [`komainu_order`]: leave.
+/// Result of [`komainu_order`]: exit.
 pub const KOMAINU_LEAVE: c_int = 0;
-/// From [`komainu_order`]: fork.
+/// Result of [`komainu_order`]: fork.
 pub const KOMAINU_FORK: c_int = 1;
-/// From [`komainu_order`]: a signal came, ask again.
+/// Result of [`komainu_order`]: a signal was received; call again.
 pub const KOMAINU_SIGNAL: c_int = 2;
-/// What went wrong stands in the buffer.
+/// Failure; the message is in the buffer.
 pub const KOMAINU_FAILED: c_int = -1;
-/// The status of a process that could not load its application and has said so.
+/// Exit status of a process that could not load its application and has reported that.
 pub const KOMAINU_EXIT_NOT_LOADED: c_int = 3;
 
 thread_local! {
     static LIFE: RefCell<Option<Life>> = const { RefCell::new(None) };
-    /// What the order was that the next fork obeys.
+    /// The fork order to be carried out by the next fork.
     static BIRTH: RefCell<Option<Birth>> = const { RefCell::new(None) };
 }
 
 /// # Safety
-/// `buffer` has `size` bytes, or that is 0.
+/// `buffer` has `size` bytes, or `size` is 0.
 unsafe fn report(text: &str, buffer: *mut c_char, size: usize) {
     if size == 0 {
         return;
@@ -44,12 +45,12 @@ unsafe fn report(text: &str, buffer: *mut c_char, size: usize) {
 }
 
 /// # Safety
-/// `text` has `len` bytes, or that is 0.
+/// `text` has `len` bytes, or `len` is 0.
 unsafe fn bytes<'a>(text: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(text.cast(), len) }
 }
 
@@ -57,10 +58,10 @@ fn with_life<R>(look: impl FnOnce(&Life) -> R) -> Option<R> {
     LIFE.with_borrow(|life| life.as_ref().map(look))
 }
 
-/// Begins the life of a process that the server started.
+/// Initializes a process that the server started.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) -> c_int {
     match Life::begin() {
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) ->
     }
 }
 
-/// Says that the application is loaded.
+/// Reports that the application is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_loaded() -> c_int {
     match with_life(Life::loaded) {
@@ -86,32 +87,32 @@ pub extern "C" fn komainu_loaded() -> c_int {
     }
 }
 
-/// Says that each thread of this worker has but one request at a time.
+/// Reports that each thread of this worker handles only one request at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_single() {
     with_life(Life::single);
 }
 
-/// Says that a worker takes no more requests, and ends.
+/// Reports that a worker accepts no more requests and is exiting.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_leaving() {
     with_life(Life::leaving);
 }
 
-/// Says why the application cannot be loaded.
+/// Reports the reason that the application cannot be loaded.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_not_loaded(text: *const c_char, len: usize) {
     // SAFETY: the caller's text.
     with_life(|life| life.not_loaded(unsafe { bytes(text, len) }));
 }
 
-/// Says why a fork failed.
+/// Reports the reason that a fork failed.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_not_forked(text: *const c_char, len: usize) {
     // SAFETY: the caller's text.
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn komainu_not_forked(text: *const c_char, len: usize) {
 /// Waits for the server's next order to a prototype.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_order() -> c_int {
-    // The descriptors of the order before belong to the worker it made.
+    // The descriptors of the previous order belong to the worker that it created.
     BIRTH.set(None);
     match with_life(Life::order) {
         Some(Some(ServerOrder::Fork(birth))) => {
@@ -134,10 +135,10 @@ pub extern "C" fn komainu_order() -> c_int {
     }
 }
 
-/// Begins the life of a forked worker.
+/// Initializes a forked worker.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> c_int {
     let Some(birth) = BIRTH.take() else {
@@ -159,13 +160,13 @@ pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> 
     }
 }
 
-/// A worker's first worker slot.
+/// Returns the worker's first worker slot.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seat() -> c_int {
     with_life(|life| life.worker_slots().0 as c_int).unwrap_or(KOMAINU_FAILED)
 }
 
-/// How many worker slots a worker has.
+/// Returns the number of worker slots of the worker.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seats() -> c_int {
     with_life(|life| life.worker_slots().1 as c_int).unwrap_or(0)

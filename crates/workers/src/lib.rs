@@ -1,8 +1,9 @@
-//! The library that the languages' modules link: the channel's C ABI, and the life of a worker process.
+//! The library that the language modules link: the channel's C ABI, and the life cycle of a worker process.
 //!
-//! This crate owns the process's side of the protocol in `workers/README.md`: what a process receives when it starts, how
-//! it says that it is ready, how a prototype is asked to fork, and that nobody outlives the server. It never looks into
-//! a request; the channel is [`ring`]'s, whose functions are passed on.
+//! This crate owns the process's side of the protocol in `workers/README.md`: the environment that a
+//! process receives, the report that it is ready, the fork orders to a prototype, and the exit of every
+//! process with the server. It never inspects a request; the channel's functions come from [`ring`] and are
+//! re-exported.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! The life of a process that the server started, or that a prototype forked.
+//! The life cycle of a process that the server started, or that a prototype forked.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,31 +13,31 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::signals;
 
-/// Longest error text that is sent.
+/// Maximum length of an error text that is sent, in bytes.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
-/// How long a forked worker may wait for its middle parent to leave.
+/// Maximum time that a forked worker waits for its intermediate parent to exit.
 const ORPHANED_MAX: Duration = Duration::from_secs(10);
 const ORPHANED_LOOK: Duration = Duration::from_micros(200);
 
-/// What a process is for.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// To load the application and to fork workers.
+    /// Loads the application and forks workers.
     Prototype,
-    /// To load the application and to answer requests.
+    /// Loads the application and answers requests.
     Worker,
 }
 
-/// The commands to a prototype.
+/// An order of the server to a prototype.
 #[derive(Debug)]
 pub enum ServerOrder {
-    /// To fork a worker: the child calls [`Life::born`].
+    /// Fork a worker: the child calls [`Life::born`].
     Fork(Birth),
-    /// To leave: the server is gone, or has no more use for it.
+    /// Exit: the server is gone, or no longer needs the prototype.
     Leave,
 }
 
-/// What a forked worker is given.
+/// The slots and descriptors of a worker to be forked.
 #[derive(Debug)]
 pub struct Birth {
     worker_slot: usize,
@@ -47,7 +47,7 @@ pub struct Birth {
     errors: OwnedFd,
 }
 
-/// A process's tie to its server.
+/// The connection of a process to its server.
 #[derive(Debug)]
 pub struct Life {
     role: Role,
@@ -63,10 +63,10 @@ fn variable<T: std::str::FromStr>(name: &str) -> Result<T, String> {
 }
 
 impl Life {
-    /// Takes up what the environment says, and says hello. From here on the process ends with the server.
+    /// Reads the environment and announces the process. From now on the process ends with the server.
     ///
     /// # Errors
-    /// Why it is no server's process, for people.
+    /// A message for users, if the process was not started by a server.
     pub fn begin() -> Result<Life, String> {
         let role = match variable::<String>("KOMAINU_ROLE")?.as_str() {
             "prototype" => Role::Prototype,
@@ -92,49 +92,50 @@ impl Life {
         Ok(life)
     }
 
-    /// What it is for.
+    /// The role of the process.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Its first worker slot, and how many it has: one per thread.
+    /// The first worker slot and the number of worker slots: one per thread.
     #[must_use]
     pub fn worker_slots(&self) -> (usize, usize) {
         (self.worker_slot, self.worker_slots)
     }
 
-    /// Says that the application is loaded.
+    /// Reports that the application is loaded.
     ///
     /// # Errors
-    /// The server does not listen.
+    /// The server cannot be reached.
     pub fn loaded(&self) -> io::Result<()> {
         self.say(b'R', b"")
     }
 
-    /// Says that each thread of this worker has but one request at a time, however many it may hold.
+    /// Reports that each thread of this worker handles only one request at a time, although it could hold
+    /// more.
     pub fn single(&self) {
-        // A server that is gone needs to know nothing.
+        // The error is ignored: the server is gone.
         let _ = self.say(b'S', b"");
     }
 
-    /// Says that a worker takes no more requests, and ends.
+    /// Reports that a worker accepts no more requests and is exiting.
     pub fn leaving(&self) {
-        // A copy that the application has forked does not speak for it.
+        // A copy forked by the application must not report for the worker.
         if signals::is_staying() {
             let _ = self.say(b'L', b"");
         }
     }
 
-    /// Says why the application cannot be loaded. The process ends next.
+    /// Reports the reason that the application cannot be loaded. The process must exit afterwards.
     pub fn not_loaded(&self, text: &[u8]) {
         if signals::is_staying() {
-            // If nobody listens, nobody wants to know.
+            // The error is ignored: the server is gone.
             let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
         }
     }
 
-    /// Says why a fork failed.
+    /// Reports the reason that a fork failed.
     pub fn not_forked(&self, text: &[u8]) {
         let _ = self.say(b'F', &text[..text.len().min(TEXT_BYTES_MAX)]);
     }
@@ -145,7 +146,7 @@ impl Life {
         Ok(())
     }
 
-    /// Waits for an order; `None` where a signal came first.
+    /// Waits for an order; `None` if a signal arrived first.
     pub fn order(&self) -> Option<ServerOrder> {
         let mut text = [0; 64];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -162,7 +163,7 @@ impl Life {
         });
         let mut words = std::str::from_utf8(&text[..len]).unwrap_or_default().split(' ');
         let mut number = || words.next()?.parse::<usize>().ok();
-        // The word "fork" is the one that is no number.
+        // The first word, "fork", is not a number.
         let birth = (number().is_none() && len > 0).then(|| {
             let (worker_slot, worker_slots) = (number()?, number()?);
             let mut next = || descriptors.next();
@@ -171,10 +172,11 @@ impl Life {
         Some(birth.flatten().map_or(ServerOrder::Leave, ServerOrder::Fork))
     }
 
-    /// In a forked process whose parent, forked from the prototype, has left or is leaving: from here on it is a worker.
+    /// Turns a forked process into a worker; its intermediate parent, forked by the prototype, has exited or
+    /// is exiting.
     ///
     /// # Errors
-    /// Why it cannot be one.
+    /// The reason that the process cannot become a worker.
     pub fn born(&mut self, birth: Birth) -> io::Result<()> {
         let Birth { worker_slot, worker_slots, control, output, errors } = birth;
         signals::stay_on();
@@ -186,7 +188,7 @@ impl Life {
         self.say(b'B', b"")
     }
 
-    /// The server takes in whoever of its descendants has lost his parent.
+    /// Waits until the server has become the parent, because it is the subreaper of its orphaned descendants.
     fn wait_for_adoption(&self) -> io::Result<()> {
         let mut waited = Duration::ZERO;
         while getppid() != Some(self.server) {
@@ -201,7 +203,7 @@ impl Life {
 
     fn end_with_the_server(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have ended before that was said.
+        // The server may have exited before the call took effect.
         match getppid() == Some(self.server) {
             true => Ok(()),
             false => Err(io::Error::other("the server is gone")),
@@ -209,7 +211,7 @@ impl Life {
     }
 }
 
-/// Closes the channel's descriptors to the programs that the application may start.
+/// Makes the channel's descriptors close-on-exec for programs that the application may start.
 fn close_to_programs() {
     let numbers = ring::abi::channel_name().unwrap_or_default();
     for number in numbers.split([';', ',']).filter_map(|number| number.parse::<RawFd>().ok()) {

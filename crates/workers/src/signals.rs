@@ -1,5 +1,5 @@
-//! Signals that mean something to the server and reach its whole group (systemd stops a service that way): a worker
-//! stays, and leaves when the server says so.
+//! Signals that are meant for the server but reach its whole process group (systemd stops a service that
+//! way): a worker ignores them, and exits when the server orders it.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::process::{Signal, getpid, kill_process};
 
 unsafe extern "C" {
-    /// Of the C library: restarts the system calls that it interrupts.
+    /// `signal` of the C library: interrupted system calls are restarted.
     fn signal(number: c_int, handler: usize) -> usize;
 }
 
@@ -16,10 +16,11 @@ const DEFAULT: usize = 0;
 const SHARED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
-/// The process that stays. Its forked children, such as those of Python's multiprocessing, can be ended as ever.
+/// The process that ignores the signals. Its forked children, such as those of Python's multiprocessing, can
+/// be ended normally.
 static STAYING: AtomicI32 = AtomicI32::new(0);
 
-/// Whether this is the process that stays, and no fork of it.
+/// Whether this is the process that ignores the signals, and not a fork of it.
 pub(crate) fn is_staying() -> bool {
     getpid().as_raw_pid() == STAYING.load(Ordering::Relaxed)
 }
@@ -28,21 +29,21 @@ extern "C" fn stay(number: c_int) {
     if is_staying() {
         return;
     }
-    // SAFETY: both may be called in a handler.
+    // SAFETY: `signal` and `kill` are async-signal-safe.
     unsafe { signal(number, DEFAULT) };
     if let Some(named) = Signal::from_named_raw(number) {
-        // Comes when this handler has returned.
+        // The signal is delivered when this handler returns.
         let _ = kill_process(getpid(), named);
     }
 }
 
-/// From now on this process stays, unless the application has plans of its own. A handler, as what is ignored would be
-/// ignored in the programs that the application starts, too.
+/// From now on this process survives the signals unless the application installs its own handlers. A handler
+/// is used because ignored signals would also be ignored in programs that the application starts.
 pub(crate) fn stay_on() {
     STAYING.store(getpid().as_raw_pid(), Ordering::Relaxed);
     let handler: extern "C" fn(c_int) = stay;
     for number in SHARED.map(Signal::as_raw) {
-        // SAFETY: `stay` does only what may be done in a handler.
+        // SAFETY: `stay` performs only async-signal-safe operations.
         unsafe {
             let before = signal(number, handler as usize);
             if before != DEFAULT && before != handler as usize {

@@ -1,4 +1,4 @@
-/* "OK", and a line to syslog for each request. */
+/* Answers "OK" and writes a line to syslog for each request. */
 #include <komainu_handler.h>
 #include <syslog.h>
 

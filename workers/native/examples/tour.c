@@ -1,4 +1,4 @@
-/* Each of the things that a handler can do, by path. */
+/* Demonstrates each feature of a handler, selected by path. */
 #include <komainu_handler.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* For all workers, from before they were forked; and for each thread. */
+/* State shared by all workers, created before they are forked; and state of each thread. */
 struct shared { char greeting[32]; };
 struct count { unsigned requests; };
 
@@ -40,7 +40,7 @@ static int text(komainu_request *request, const char *words, size_t len) {
     return komainu_reply(request, 200, "text/plain", words, len);
 }
 
-/* The body comes back piece by piece, as it arrives. */
+/* Sends the body back piece by piece, as it arrives. */
 static int echo(komainu_request *request) {
     char piece[16 * 1024];
     int64_t len;
@@ -50,7 +50,7 @@ static int echo(komainu_request *request) {
     return code;
 }
 
-/* Texts have a length, and no end beside it. */
+/* Texts have a length and are not NUL-terminated. */
 static long number(komainu_text text) {
     long value = 0;
     for (size_t at = 0; at < text.len && text.text[at] >= '0' && text.text[at] <= '9' && value < 1000000; at++)
@@ -58,7 +58,7 @@ static long number(komainu_text text) {
     return value;
 }
 
-/* More than anybody would hold in memory, if the client asks for it. */
+/* Streams a response that is too large to be held in memory. */
 static int many(komainu_request *request, long lines) {
     char line[32];
     int code = komainu_head(request, 200, NULL, 0);
@@ -69,7 +69,7 @@ static int many(komainu_request *request, long lines) {
     return code;
 }
 
-/* A file that the server sends by itself. */
+/* Passes a file to the server, which sends it. */
 static int file(komainu_request *request, const char *path) {
     struct stat status;
     int code, fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-//! The body in upper case, in Rust, without a crate: `rustc -O --crate-type cdylib upper.rs -o upper.so`.
+//! Answers with the body in upper case, in Rust, without a crate: `rustc -O --crate-type cdylib upper.rs -o upper.so`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
@@ -40,10 +40,10 @@ pub struct Handler {
     stop: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-/// A panic in an `extern "C"` function ends the process: it costs this request.
+/// Answers a request. A panic in an `extern "C"` function ends the process, and only this request is lost.
 unsafe extern "C" fn handle(request: *mut Request, _process: *mut c_void, _thread: *mut c_void) -> c_int {
     let mut piece = [0; 8192];
-    // SAFETY: the request is the worker's until this returns, and the pieces are as long as said.
+    // SAFETY: the worker keeps the request until this returns, and the pieces have the given lengths.
     unsafe {
         let mut code = komainu_head(request, 200, null(), 0);
         while code == 0 {

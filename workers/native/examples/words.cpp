@@ -1,4 +1,4 @@
-// Counts the words of a body, in C++: its exceptions stay on its own side of the ABI.
+// Counts the words of a body, in C++: exceptions must not cross the ABI.
 #include <komainu_handler.h>
 
 #include <exception>

@@ -13,9 +13,9 @@ from komainu.loop import end_loop
 from komainu.websocket import Socket
 
 VERSION = {"version": "3.0", "spec_version": "2.5"}
-# Requests claimed in one turn of the loop, so that other workers get their share and other tasks can run.
+# Maximum number of requests claimed per iteration of the loop, so that other workers and other tasks get their share.
 CLAIMED_MAX = 16
-# The interval in which cancelled requests are looked for. Seconds.
+# Interval between checks for cancelled requests, in seconds.
 SWEEP_S = 0.25
 # The number of sweeps after which the task of a cancelled request is cancelled: if the application neither waits in
 # receive nor sends, and if it knows that its client has left and may be cleaning up.
@@ -180,7 +180,7 @@ class Worker:
         self.held.pop(call, None)
         if self.full:
             self.full = False
-            # Requests that the turn claims must not inherit the context of this one.
+            # Requests claimed in the same iteration must not inherit the context of this one.
             self.loop.call_soon(self.turn, context=self.context)
 
     def failed(self, scope, call, error):
@@ -239,13 +239,13 @@ class Worker:
         if self.waiting:
             self.look()
         if claimed or _native.leaving() or not seat.arm(room > 0):
-            # If no request is wanted, arming fails only because the worker must leave.
+            # If no request is wanted, arming fails only because the worker must exit.
             if _native.leaving() or (room <= 0 and not claimed):
                 self.left.set_result(None)
             else:
                 self.loop.call_soon(self.turn)
         elif self.waiting:
-            # There is no wake-up for what arrived before arming.
+            # There is no wake-up for events that arrived before arming.
             self.look()
 
     def look(self):

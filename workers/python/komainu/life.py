@@ -13,13 +13,13 @@ from komainu import _native
 from komainu.load import NotFound, load, prepare, several, shown
 
 NOT_LOADED = 3
-# The environment before the application is loaded, which may clear it.
+# The environment before the application is loaded, because the application may clear it.
 GIVEN = dict(os.environ)
-# Before the server kills this process it asks for the stacks of its threads: KOMAINU_SIGNAL_WHERE.
+# KOMAINU_SIGNAL_WHERE: the server requests the stacks of the threads before it kills this process.
 WHERE = 16
 # Signals that reach the whole process group but are meant for the server.
 SHARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-# The process that they do not end, and no fork of it.
+# The id of the process that ignores these signals; forks of it do not.
 staying = None
 
 
@@ -87,7 +87,7 @@ def load_or_leave(interface, target, more):
         return app, interface
     except NotFound as error:
         give_up(str(error))
-    except BaseException as error:  # whatever it is, somebody waits for the reason
+    except BaseException as error:  # the server waits for the reason in any case
         give_up(shown(error))
 
 
@@ -95,7 +95,7 @@ def give_up(reason):
     _native.not_loaded(reason)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(NOT_LOADED)  # whatever threads the half of it has started
+    os._exit(NOT_LOADED)  # the partially loaded application may have started threads
 
 
 
@@ -125,7 +125,7 @@ def fork_worker():
     except OSError as error:
         _native.not_forked(str(error))
         return False
-    # The process in between must not continue as a second prototype, whatever happens.
+    # The intermediate process must never continue as a second prototype.
     try:
         worker = os.fork()
     except OSError as error:

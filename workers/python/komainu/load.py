@@ -9,12 +9,12 @@ import os
 import sys
 import traceback
 
-# The names to try if only a module or a file is given; the last two are called to make the application.
+# The names to try if only a module or a file is given; the last two are called to create the application.
 CALLABLES = ("application", "app", "handler")
 FACTORIES = ("create_app", "make_app")
 
 
-# Where frames begin that say nothing of the application.
+# Path prefixes of stack frames that do not belong to the application.
 OWN = ("<frozen importlib", *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, importlib.__file__)))
 
 
@@ -56,7 +56,7 @@ def load_file(path):
     name = name[:-3]
     if name.isidentifier() and name not in sys.modules and found(name) == path:
         return importlib.import_module(name)
-    # Its name is already used (by a module, or by another file beside it), or cannot be imported.
+    # The file's name is already used (by a module, or by another file of that name), or cannot be imported.
     spec = importlib.util.spec_from_file_location(f"komainu_application_{name}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -137,7 +137,7 @@ class SingleCall:
 def several(first, others, interface):
     """Several applications in one; a request names its target unless it is the first."""
     for name, app in others.items():
-        # If the interface of the first was given, it is assumed for the others.
+        # If the interface of the first target was given, it applies to the others too.
         if interface_of(first) == interface != interface_of(app):
             raise NotFound(f"the target {name} is {interface_of(app).upper()}, and the application {interface.upper()}")
     if interface == "wsgi":

@@ -80,7 +80,7 @@ class Socket:
         self.state = "closed"
         if self.ended is None:
             self.end(code, reason)
-        # The part of the reason that fits into a frame, cut at a character boundary.
+        # The reason, truncated at a character boundary to fit into a frame.
         reason = reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore").encode()
         await self.put(CLOSE, code.to_bytes(2, "little") + reason)
 

@@ -33,7 +33,7 @@ def file_part(wrapper):
     """Descriptor, offset and length of the rest of a plain file; ``None`` for anything else."""
     file = wrapper.file
     try:
-        # A file in text mode, or one that decompresses, returns other bytes than its descriptor.
+        # Reading a file in text mode, or one that decompresses, gives other bytes than its descriptor.
         if not isinstance(file.read(0), bytes) or not hasattr(file, "fileno"):
             return None
         descriptor, offset = file.fileno(), file.tell()
@@ -62,7 +62,7 @@ def prepare(threads):
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
         "wsgi.file_wrapper": FileWrapper,
-        # The server ends the body where its framing ended: it is safe to read it to its end.
+        # The server removes the body's framing, so reading to the end is safe.
         "wsgi.input_terminated": True,
         "SERVER_SOFTWARE": "komainu",
     }
@@ -79,12 +79,12 @@ def serve(app, seats):
     def work(seat):
         try:
             seat.serve(app)
-        except BaseException as error:  # an end of the process in a thread is the process's end
+        except BaseException as error:  # an exit in a thread ends the process
             ends.append(error)
             _native.leave()
 
     if signal.getsignal(signal.SIGCONT) is signal.SIG_DFL:
-        # Only a signal that has a handler ends a wait.
+        # Only a signal with a handler ends a wait.
         signal.signal(signal.SIGCONT, lambda *_: None)
     threads = [threading.Thread(target=work, args=(seat,), name=f"komainu-{at}") for at, seat in enumerate(seats)]
     for thread in threads:

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* Bytes of a body given to the application at once, at most. */
+/* Maximum number of body bytes passed to the application at once. */
 #define PIECE_BYTES (64 * 1024)
-/* Bits of komainu_news that send http.disconnect. A client that only closed its sending side still gets the response. */
+/* Bits of komainu_news that cause http.disconnect. A client that closed its sending side still gets the response. */
 #define CLIENT_LEFT (KOMAINU_GONE | KOMAINU_CLIENT_CLOSED)
 
 static const char *const key_texts[KEYS] = {
@@ -64,7 +64,7 @@ static PyObject *request_event(PyObject *body, int more) {
     return event;
 }
 
-/* The next piece of the body as an event; NULL without an exception if there is none yet. */
+/* Returns the next piece of the body as an event; NULL without an exception if there is none yet. */
 static PyObject *receive_body(Call *self) {
     Py_ssize_t room = self->left >= 0 && self->left < PIECE_BYTES ? (Py_ssize_t)self->left : PIECE_BYTES, len = 0;
     PyObject *body = PyBytes_FromStringAndSize(NULL, room);
@@ -94,7 +94,7 @@ static PyObject *receive_body(Call *self) {
     return request_event(body, !self->body_ended);
 }
 
-/* The next event; NULL without an exception if there is none yet. */
+/* Returns the next event; NULL without an exception if there is none yet. */
 static PyObject *next_event(Call *self) {
     if (!self->request || is_copy)
         return PyDict_Copy(disconnect);
@@ -121,7 +121,7 @@ static PyObject *call_receive(Call *self, PyObject *unused) {
     return PyObject_CallFunctionObjArgs(wait_to_receive, (PyObject *)self, NULL);
 }
 
-/* For the Python half: the next event, or None. */
+/* For the Python half: returns the next event, or None. */
 static PyObject *call_take(Call *self, PyObject *unused) {
     PyObject *event = next_event(self);
     (void)unused;
@@ -149,7 +149,7 @@ int fill_head(struct head *head, PyObject *headers) {
     int failed = pairs ? 0 : -1;
     while (!failed && (pair = PyIter_Next(pairs))) {
         PyObject *name = PySequence_GetItem(pair, 0), *value = name ? PySequence_GetItem(pair, 1) : NULL;
-        /* The pair keeps the texts alive, and the application's headers the pair; other texts are kept here. */
+        /* The headers keep the pair alive, and the pair its texts; other texts are kept here. */
         failed = !value || head_pair(head, name, value, 1) != 0;
         if (!failed && (!head->kept && !(head->kept = PyList_New(0))))
             failed = -1;
@@ -237,7 +237,7 @@ static int send_trailers(Call *self, PyObject *message) {
     return has_more ? 0 : call_end(self);
 }
 
-/* The server has taken all of the body's last piece. */
+/* Called when the server has taken the whole last piece of the body. */
 static int after_last(Call *self) {
     if (!self->trailers)
         return call_end(self);
@@ -262,7 +262,7 @@ int send_rest(Call *self) {
     return self->rest_last ? after_last(self) : 0;
 }
 
-/* Sends a piece of the body. 1 if some of it is left. */
+/* Sends a piece of the body. Returns 1 if some of it is left. */
 static int send_body(Call *self, PyObject *message) {
     PyObject *body = PyDict_GetItemWithError(message, keys[BODY]);
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_BODY]);
@@ -301,7 +301,7 @@ static int is_type(PyObject *type, PyObject *text) {
     return type == text || (PyUnicode_Check(type) && PyUnicode_Compare(type, text) == 0);
 }
 
-/* Sends a message as far as possible. 1 if some of it is left. */
+/* Sends a message as far as possible. Returns 1 if some of it is left. */
 static int send_message(Call *self, PyObject *message, PyObject *type) {
     if (is_type(type, start_type))
         return self->stage == NO_HEAD ? send_start(self, message) : out_of_order(type);
@@ -347,7 +347,7 @@ static PyObject *call_send(Call *self, PyObject *message) {
     return PyObject_CallFunctionObjArgs(wait_to_send, (PyObject *)self, NULL);
 }
 
-/* Sends the message that had no room. 1 if some of it is left. */
+/* Sends the message that had no room. Returns 1 if some of it is left. */
 static int send_again(Call *self) {
     PyObject *message = self->again, *type = PyDict_GetItemWithError(message, keys[TYPE]);
     int left = type ? send_message(self, message, type) : -1;
@@ -358,7 +358,7 @@ static int send_again(Call *self) {
     return left;
 }
 
-/* For the Python half: sends what is left of a message; whether some of it is still left. */
+/* For the Python half: sends the rest of a message. Returns whether some of it is still left. */
 static PyObject *call_push(Call *self, PyObject *unused) {
     int left;
     (void)unused;
@@ -370,12 +370,12 @@ static PyObject *call_push(Call *self, PyObject *unused) {
 
 /* ---- the call ---- */
 
-/* For the Python half: adds a waiter until there is news. */
+/* For the Python half: adds a waiter, which is woken when there is news. */
 static PyObject *call_read_by(Call *self, PyObject *future) { return wait_in(&self->readers, future); }
 
 static PyObject *call_written_by(Call *self, PyObject *future) { return wait_in(&self->writers, future); }
 
-/* For the Python half: wakes the waiters whose wait is over; whether there are others. */
+/* For the Python half: wakes the waiters that can continue. Returns whether there are others. */
 static PyObject *call_look(Call *self, PyObject *unused) {
     (void)unused;
     if (self->request && !is_copy) {
@@ -397,19 +397,19 @@ static PyObject *call_wake(Call *self, PyObject *unused) {
     return wake(&self->readers) == 0 ? known(Py_None) : NULL;
 }
 
-/* For the Python half: why the server cancelled the request, or 0. */
+/* For the Python half: returns the server's reason for cancelling the request, or 0. */
 static PyObject *call_cancelled(Call *self, PyObject *unused) {
     (void)unused;
     return PyLong_FromLong(self->request && !is_copy ? (long)komainu_cancelled(self->request) : 0);
 }
 
-/* For the Python half: whether the application knows that its client has left. */
+/* For the Python half: returns whether the application was notified that its client has disconnected. */
 static PyObject *call_knows_end(Call *self, PyObject *unused) {
     (void)unused;
     return PyBool_FromLong(self->disconnected);
 }
 
-/* For the Python half: the application has returned; whether its response was complete or cancelled. */
+/* For the Python half: the application has returned. Returns whether its response was complete or cancelled. */
 static PyObject *finish(Call *self, int ends_worker) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
@@ -420,7 +420,7 @@ static PyObject *finish(Call *self, int ends_worker) {
     if (request && is_copy)
         komainu_end(request);
     if (request) {
-        /* Where the client has not taken what was sent before, there may be no room. */
+        /* There may be no room if the client has not read earlier output. */
         if (!ends_worker && self->stage == NO_HEAD && !self->disconnected &&
             komainu_try_head(request, 500, &field, 1) == KOMAINU_OK) {
             komainu_try_write_later(request, text, sizeof text - 1);

@@ -6,7 +6,7 @@
  *     asgi.c       HTTP: receive and send; a call from its claim to its end
  *     websocket.c  a WebSocket's messages
  *
- * Nothing here waits: the Python half does.
+ * These functions never wait; only the Python half does.
  */
 #ifndef KOMAINU_ASGI_H
 #define KOMAINU_ASGI_H
@@ -23,16 +23,16 @@ typedef struct {
     PyObject_HEAD
     komainu_request *request; /* NULL after the end of the request */
     enum stage stage;
-    int trailers;    /* the head announced trailers */
-    int body_ended;  /* the request's body was received completely */
-    int end_sent;    /* the application has received the end of the body */
-    int disconnected; /* the application has received http.disconnect, or an error for it */
-    int is_socket;   /* the client asks for a WebSocket */
-    int has_tls;     /* the site asks for certificates of clients */
+    int trailers;    /* whether the head announced trailers */
+    int body_ended;  /* whether the request's body was received completely */
+    int end_sent;    /* whether the application has received the end of the body */
+    int disconnected; /* whether the application has received http.disconnect, or an error for it */
+    int is_socket;   /* whether the client requests a WebSocket */
+    int has_tls;     /* whether the site requests client certificates */
     int64_t left;    /* bytes of the request's body still to be received, or -1 if not known */
     PyObject *rest;  /* the part of a piece that the server has not taken yet, or NULL */
     Py_ssize_t rest_at;
-    int rest_last;   /* the response ends with `rest` */
+    int rest_last;   /* whether the response ends with `rest` */
     PyObject *again; /* a message that had no room, or NULL */
     PyObject *readers, *writers; /* lists of the futures that wait in receive and send, or NULL */
     unsigned char record_head[RECORD_HEAD_BYTES]; /* the head of a WebSocket record, as far as received */
@@ -70,7 +70,7 @@ PyObject *scope_new(Call *call);
 
 /* Ends the response. */
 int call_end(Call *self);
-/* Writes the rest of a piece as far as possible. 1 if some of it is still left. */
+/* Writes the rest of a piece as far as possible. Returns 1 if some of it is still left. */
 int send_rest(Call *self);
 /* Fields from an iterable of pairs. */
 int fill_head(struct head *head, PyObject *headers);
@@ -79,7 +79,7 @@ int fill_head(struct head *head, PyObject *headers);
 
 /* take_record() -> (kind, str or bytes or code, reason), or None if there is none yet. */
 PyObject *call_take_record(Call *self, PyObject *unused);
-/* put_record(kind, bytes): whether some of it is left for push(). */
+/* put_record(kind, bytes) -> whether some of it is left for push() */
 PyObject *call_put_record(Call *self, PyObject *arguments);
 /* accept(subprotocol or None, headers) */
 PyObject *call_accept(Call *self, PyObject *arguments);

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* Bytes read ahead when lines are read. */
+/* Number of bytes read ahead for reading lines. */
 #define AHEAD_BYTES (16 * 1024)
-/* The first buffer for a body of unknown length. */
+/* Initial buffer size for a body of unknown length. */
 #define GUESS_BYTES (16 * 1024)
 
 typedef struct {
@@ -28,7 +28,7 @@ Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t size) {
     return check(len) == 0 ? (Py_ssize_t)len : -1;
 }
 
-/* Reads some bytes, first those read ahead. 0 at the end, -1 with an exception. */
+/* Reads some bytes, first those read ahead. Returns 0 at the end, -1 with an exception. */
 static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
     Py_ssize_t len = self->end - self->at;
     if (len > 0) {
@@ -48,7 +48,7 @@ static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
     return len;
 }
 
-/* Reads ahead if nothing is buffered. 0 at the end, -1 with an exception. */
+/* Reads ahead if nothing is buffered. Returns 0 at the end, -1 with an exception. */
 static Py_ssize_t fill(Input *self) {
     Py_ssize_t len;
     if (self->at < self->end)
@@ -63,7 +63,7 @@ static Py_ssize_t fill(Input *self) {
     return len;
 }
 
-/* Bytes up to `most` (if it is negative, up to the end), or with `line` up to the end of a line. */
+/* Reads up to `most` bytes (if negative, up to the end), or with `line` up to the end of a line. */
 static PyObject *gather(Input *self, Py_ssize_t most, int line) {
     Py_ssize_t room = most >= 0 && most < GUESS_BYTES ? most : GUESS_BYTES, len = 0;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, line && room > 256 ? room = 256 : room);
@@ -101,7 +101,7 @@ static PyObject *gather(Input *self, Py_ssize_t most, int line) {
     return bytes;
 }
 
-/* The one optional argument, a number or None. -2 with an exception. */
+/* Parses the optional argument, a number or None. Returns -2 with an exception. */
 static Py_ssize_t size_of(PyObject *arguments) {
     PyObject *size = NULL;
     Py_ssize_t most;

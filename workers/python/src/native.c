@@ -1,4 +1,4 @@
-/* The module: seats, and the life of the process. */
+/* The module: seats, and the life cycle of the process. */
 #include "native.h"
 
 #include <pthread.h>
@@ -43,7 +43,7 @@ static PyObject *raised(const char *error) {
 
 static PyTypeObject *seat_type;
 
-/* take_seat(index among this process's seats, from 0) */
+/* take_seat(index of the seat in this process, from 0) */
 static PyObject *take_seat(PyObject *module, PyObject *index) {
     char error[512];
     long at = PyLong_AsLong(index);
@@ -129,7 +129,7 @@ static PyType_Slot seat_slots[] = {{Py_tp_dealloc, seat_dealloc}, {Py_tp_methods
 
 static PyType_Spec seat_spec = {"komainu.Seat", sizeof(Seat), 0, Py_TPFLAGS_DEFAULT, seat_slots};
 
-/* ---- the life of the process ---- */
+/* ---- the life cycle of the process ---- */
 
 /* begin() -> "prototype" or "worker" */
 static PyObject *life_begin(PyObject *module, PyObject *unused) {
@@ -182,7 +182,7 @@ static PyObject *life_ending(PyObject *module, PyObject *unused) {
     return none();
 }
 
-/* order() -> True to fork, False to leave */
+/* order() -> True to fork, False to exit */
 static PyObject *life_order(PyObject *module, PyObject *unused) {
     int order;
     (void)module;

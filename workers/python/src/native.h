@@ -1,7 +1,7 @@
 /*
- * The native half of the Python worker: all that runs for every request. The rest is in Python.
+ * The native half of the Python worker: the code that runs for every request. The rest is in Python.
  *
- *     native.c  the module, seats, the life of the process
+ *     native.c  the module, seats, the life cycle of the process
  *     text.c    conversions between bytes and strings, and heads
  *     input.c   wsgi.input
  *     wsgi.c    environ, and the application's response
@@ -32,22 +32,22 @@ extern int PyContext_Exit(PyObject *context);
 #endif
 
 /*
- * Bytes of a response that fit into its slot, so that writing them does not wait. If the channel is smaller, the
- * other threads of the process wait too.
+ * Number of bytes of a response that fit into its slot, so that writing them does not block. If the channel is
+ * smaller, the other threads of the process have to wait too.
  */
 #define UNWAITED_BYTES_MAX (16 * 1024)
-/* From this size on the worker adds the Content-Length unless the application did; for smaller bodies the server does. */
+/* Minimum size for which the worker adds a missing Content-Length; for smaller bodies the server adds it. */
 #define LENGTH_FROM_BYTES (32 * 1024)
-/* The reason of an aborted request, for the server. */
+/* The abort reason that is sent to the server if the application fails. */
 #define APPLICATION_FAILED 16
-/* The same, because it ends the worker. */
+/* The abort reason if the application ends the worker. */
 #define WORKER_ENDED 17
 
 /* komainu.Gone: the request was cancelled. */
 extern PyObject *gone_class;
 /* Set in a process that the application has forked from a worker: seats and requests belong to its parent. */
 extern int is_copy;
-/* Set by leave(): take no more requests. */
+/* Set by leave(): the worker accepts no more requests. */
 extern int leaving;
 
 /* A seat: one for each thread, or one for an event loop. */
@@ -65,9 +65,9 @@ static inline PyObject *known(PyObject *object) {
 
 /* Raises Gone or an OSError if the code is an error: returns -1 then. */
 int check(int64_t code);
-/* Makes a type; it exists as long as the process. */
+/* Creates a type that lives as long as the process. */
 PyTypeObject *make_type(PyObject *module, const char *name, PyType_Spec *spec);
-/* The string, interned; it exists as long as the process. */
+/* Returns an interned string that lives as long as the process. */
 PyObject *intern(const char *text);
 
 /* ---- text.c ---- */
@@ -85,10 +85,10 @@ int field_is(const komainu_field *field, const char *text);
 /* Resizes bytes that have only one reference; the first `used` are kept. -1 with an exception, and `*bytes` is NULL. */
 int bytes_resize(PyObject **bytes, Py_ssize_t used, Py_ssize_t size);
 
-/* Fields, and kept strings, that need no allocation. */
+/* Number of fields and of kept strings that need no allocation. */
 #define FIELDS_INLINE 48
 
-/* A head under construction. Its texts exist as long as the objects they came from, and `kept`. */
+/* A head under construction. Its texts live as long as the objects they came from, and `kept`. */
 struct head {
     komainu_field fields[FIELDS_INLINE];
     komainu_field *at;
@@ -99,11 +99,11 @@ struct head {
 
 void head_begin(struct head *head);
 void head_end(struct head *head);
-/* A field of bytes that outlive the head. -1 with an exception. */
+/* Adds a field whose bytes outlive the head. Returns -1 with an exception. */
 int head_add(struct head *head, const char *name, size_t name_len, const char *value, size_t value_len);
-/* The bytes of an object: a str of ISO 8859-1 (or, with `bytes`, bytes). -1 with an exception. */
+/* Gets the bytes of a str in ISO 8859-1 (or, with `bytes`, of a bytes object). Returns -1 with an exception. */
 int head_text(struct head *head, PyObject *object, int bytes, const char **text, size_t *len);
-/* A name and a value, of such objects. */
+/* Adds a field whose name and value are such objects. */
 int head_pair(struct head *head, PyObject *name, PyObject *value, int bytes);
 
 /* ---- input.c ---- */
@@ -118,13 +118,13 @@ Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t size);
 /* ---- wsgi.c, asgi.c ---- */
 
 int wsgi_init(PyObject *module);
-/* seat.serve(application): runs until the worker must leave. */
+/* seat.serve(application): runs until the worker must exit. */
 PyObject *wsgi_serve(Seat *seat, PyObject *app);
 /* prepare_wsgi(constants of environ, FileWrapper, file_part, failed) */
 PyObject *wsgi_prepare(PyObject *module, PyObject *arguments);
 
 int asgi_init(PyObject *module);
-/* seat.claim(most) -> a list of calls, or None if the worker must leave. */
+/* seat.claim(most) -> a list of calls, or None if the worker must exit. */
 PyObject *asgi_claim(Seat *seat, PyObject *most);
 PyObject *asgi_prepare(PyObject *module, PyObject *arguments);
 

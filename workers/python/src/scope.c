@@ -47,7 +47,7 @@ static PyObject *header_pair(const komainu_field *field) {
 /* Not for free-threaded interpreters: threads would need a lock for it. */
 static PyObject *header_pair_kept(const komainu_field *field) { return header_pair(field); }
 #else
-/* The last pair of a field is used again if its value is the same. */
+/* The last pair of each field, reused if the value is the same. */
 static PyObject *header_pair_kept(const komainu_field *field) {
     static PyObject *kept[256];
     PyObject *pair = kept[field->id], *value;
@@ -126,7 +126,7 @@ static PyObject *version_of(const komainu_field *field) {
     return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : known(one_one_text);
 }
 
-/* ["chat", "superchat"] */
+/* The list of subprotocols, such as ["chat", "superchat"]. */
 static PyObject *subprotocols(const komainu_field *field) {
     PyObject *list = PyList_New(0), *text;
     const char *at = field->value, *end = at + field->value_len;
@@ -164,7 +164,7 @@ static int fill_request(PyObject *scope, const komainu_field *method, const koma
 
 /* ---- the extension tls ---- */
 
-/* Cipher suites by their names in OpenSSL, and their numbers in the protocol: those that the server has. */
+/* The server's cipher suites: their OpenSSL names, and their numbers in the protocol. */
 static const struct {
     const char *name;
     long number;
@@ -184,7 +184,7 @@ static PyObject *cipher_number(const char *name, size_t len) {
     return known(Py_None);
 }
 
-/* The value of the variable `name`, which ends with its sign, if the field is that. */
+/* Returns the field's value if it is the variable `name`, which ends with `=`. */
 static const char *variable_value(const komainu_field *field, const char *name, size_t *len) {
     size_t name_len = strlen(name);
     if (field->id != KOMAINU_VARIABLE || field->value_len < name_len || memcmp(field->value, name, name_len) != 0)
@@ -199,7 +199,7 @@ static int put_text(PyObject *dict, const char *key, PyObject *value) {
     return failed ? -1 : 0;
 }
 
-/* One entry from a variable, if it is for one. */
+/* Adds the entry of a variable, if it has one. */
 static int put_tls_variable(PyObject *tls, const komainu_field *field) {
     const char *value;
     size_t len;
@@ -219,8 +219,8 @@ static int put_tls_variable(PyObject *tls, const komainu_field *field) {
     return 0;
 }
 
-/* The extension tls of ASGI, from the variables of a connection whose site asks for certificates of clients. Only the client's own
- * certificate is known of its chain, and the server's is not. */
+/* The tls extension of ASGI, from the variables of a connection whose site requests client certificates. Only the leaf
+ * certificate of the client's chain is available, and the server's certificate is not. */
 static PyObject *tls_new(Call *call) {
     const komainu_field *fields, *field;
     size_t count = komainu_fields(call->request, &fields);
@@ -258,7 +258,7 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
         }
         if (field->id > 0 && field->id < 32) {
             size_t len;
-            /* A scope has no such part; one of these variables shows that there are others. */
+            /* Variables are not part of a scope; SSL_PROTOCOL shows that the TLS variables were sent. */
             call->has_tls |= variable_value(field, "SSL_PROTOCOL=", &len) != NULL;
             continue;
         }

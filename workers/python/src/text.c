@@ -45,7 +45,7 @@ PyObject *field_text_kept(const komainu_field *field) {
     text = field_text(field);
     if (!text || field->id == 0 || field->id > 255 || field->value_len > KEPT_BYTES_MAX || is_secret(field->id))
         return text;
-    /* Only ASCII: then its UTF-8 is its bytes and can be compared with the next value. */
+    /* Only ASCII, because then the UTF-8 form equals the bytes and can be compared with the next value. */
     for (len = 0; len < (Py_ssize_t)field->value_len; len++)
         if ((unsigned char)field->value[len] >= 0x80)
             return text;
@@ -156,7 +156,7 @@ int head_text(struct head *head, PyObject *object, int bytes, const char **text,
     return 0;
 }
 
-/* -1 if it is not a number. */
+/* Parses a decimal number; returns -1 if it is invalid. */
 static int64_t number(const char *text, size_t len) {
     int64_t sum = 0;
     size_t at;

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-/* The client has disconnected without a close. */
+/* Close code if the client disconnected without a close. */
 #define VANISHED 1006
 
-/* Reads into a buffer: 1 when it is full, 0 if more has to arrive, -1 if nothing will. */
+/* Reads into a buffer. Returns 1 if it is full, 0 if more bytes must arrive, -1 if none will. */
 static int fill(Call *self, char *into, Py_ssize_t *len, Py_ssize_t size) {
     while (*len < size) {
         int64_t got = komainu_try_read(self->request, into + *len, (size_t)(size - *len));
@@ -22,7 +22,7 @@ static Py_ssize_t payload_len(const Call *self) {
     return (Py_ssize_t)(head[1] | (uint32_t)head[2] << 8 | (uint32_t)head[3] << 16 | (uint32_t)head[4] << 24);
 }
 
-/* Reads as much of a record as has arrived: results as of `fill`; -1 also with an exception. */
+/* Reads the available bytes of a record. Returns the same values as `fill`; -1 also with an exception. */
 static int read_record(Call *self) {
     Py_ssize_t len = self->record_head_len;
     int state = fill(self, (char *)self->record_head, &len, RECORD_HEAD_BYTES);

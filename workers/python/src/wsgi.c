@@ -6,7 +6,7 @@
 /* Longer names of unknown header fields are not cached. */
 #define NAME_BYTES_MAX 256
 
-/* The start_response of one request. */
+/* The start_response callable of one request. */
 typedef struct {
     PyObject_HEAD
     komainu_request *request; /* NULL after the end of the request */
@@ -14,7 +14,7 @@ typedef struct {
     int head_written;
     int64_t length; /* the Content-Length, or -1 */
     int64_t written;
-    size_t unwaited; /* bytes written so far without waiting */
+    size_t unwaited; /* number of bytes written so far without waiting */
 } Call;
 
 enum { METHOD, SCRIPT, PATH, QUERY, URI, RAW_URI, SERVER, PORT, PROTOCOL, ADDRESS, PEER, SCHEME, INPUT, TARGET, KEYS };
@@ -35,7 +35,7 @@ static PyObject *empty_text, *get_text, *http_text, *https_text, *one_one_text, 
 static PyObject *template, *wrapper_class, *file_part, *failed;
 /* Whether the server can receive descriptors from this process. */
 static int sends_files;
-/* Requests that the threads of this process are answering. */
+/* Number of requests that the threads of this process are answering. */
 static int held_requests;
 
 /* ---- environ ---- */
@@ -61,7 +61,7 @@ static int put(PyObject *environ, PyObject *key, PyObject *value) {
     return failed;
 }
 
-/* Repeated fields are one variable. */
+/* Joins repeated fields into one variable. */
 static int put_header(PyObject *environ, PyObject *key, const komainu_field *field, int seen) {
     PyObject *before = seen ? PyDict_GetItemWithError(environ, key) : NULL;
     if (before) {
@@ -85,7 +85,7 @@ static int put_unknown(PyObject *environ, const komainu_field *field) {
     return failed;
 }
 
-/* HTTPS=on */
+/* Adds a variable such as HTTPS=on. */
 static int put_variable(PyObject *environ, const komainu_field *field) {
     const char *sign = memchr(field->value, '=', field->value_len);
     size_t len = sign ? (size_t)(sign - field->value) : 0;
@@ -296,7 +296,7 @@ static int write_bytes(Call *self, const char *bytes, size_t len, int more) {
     return 0;
 }
 
-/* Writes a piece, with the head before it; the server drops what exceeds the Content-Length. 1 when that is reached. */
+/* Writes a piece, after the head; the server drops bytes beyond the Content-Length. Returns 1 once it is reached. */
 static int write_piece(Call *self, PyObject *piece, int more) {
     int64_t len, left;
     if (!PyBytes_Check(piece)) {
@@ -328,7 +328,7 @@ static void end_request(Call *self) {
         komainu_end(request);
 }
 
-/* A list or a tuple: its length is known. While a piece waits for its client, other threads may change a list. */
+/* Sends a list or tuple, whose length is known. Other threads may change a list while a piece waits for its client. */
 static int write_list(Call *self, PyObject *list) {
     PyObject *body = PySequence_Tuple(list);
     Py_ssize_t at, count = body ? PyTuple_Size(body) : 0;
@@ -346,7 +346,7 @@ static int write_list(Call *self, PyObject *list) {
     return failed;
 }
 
-/* 1 if the object given to wsgi.file_wrapper is a file that the server can send. */
+/* Returns 1 if the object passed to wsgi.file_wrapper is a file that the server can send. */
 static int write_file(Call *self, PyObject *body) {
     PyObject *part;
     long long offset, len, left;
@@ -374,7 +374,7 @@ static int write_file(Call *self, PyObject *body) {
     return 1;
 }
 
-/* Any other body. Each piece is sent at once, because the next one may be late. */
+/* Sends any other body. Each piece is sent immediately, because the next one may be late. */
 static int write_each(Call *self, PyObject *body) {
     PyObject *pieces = PyObject_GetIter(body), *piece;
     int done = pieces ? 0 : -1;
@@ -463,7 +463,7 @@ static int close_body(PyObject *body) {
     return done ? 0 : -1;
 }
 
-/* Calls the application and sends the response. -1, with an exception, if the worker must end. */
+/* Calls the application and sends the response. Returns -1 with an exception if the worker must exit. */
 static int answer(PyObject *app, komainu_request *request) {
     PyObject *environ = NULL, *input = NULL, *body = NULL;
     int ends = 0;
@@ -510,7 +510,7 @@ static int answer(PyObject *app, komainu_request *request) {
     return ends ? -1 : 0;
 }
 
-/* Answers in a context of its own: context variables that the application sets do not reach the next request. */
+/* Answers in a separate context, so that context variables set by the application do not leak into the next request. */
 static int answer_in_context(PyObject *app, komainu_request *request) {
     PyObject *context = PyContext_CopyCurrent();
     int failed;
@@ -526,7 +526,7 @@ static int answer_in_context(PyObject *app, komainu_request *request) {
     return failed;
 }
 
-/* Keeps the lock of the interpreter if a request is waiting: under load, no thread then waits for the lock. */
+/* Keeps the interpreter's lock if a request is waiting, so that under load no thread has to reacquire it. */
 static int next_request(komainu_worker *worker, komainu_request **request) {
     for (;;) {
         int code;
@@ -599,7 +599,7 @@ PyObject *wsgi_prepare(PyObject *module, PyObject *arguments) {
     Py_INCREF(failed);
     if (!(template = PyDict_Copy(constants)))
         return NULL;
-    /* With room for all entries, copies of it need not grow. */
+    /* Sized for all entries, so that copies of it need not grow. */
     for (at = 0; at < KEYS; at++)
         if (PyDict_SetItem(template, keys[at], empty_text) != 0)
             return NULL;

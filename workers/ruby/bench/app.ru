@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What the comparison asks for.
+# The application that the benchmark requests.
 JSON_TEXT = "{#{Array.new(40) { |at| "\"name#{at}\":\"value #{at}\"" }.join(",")}}".ljust(1024).freeze
 TEXT = "text/plain"
 

@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
-# Rack beside Puma: processor time per request of the whole process tree, and requests per second.
+# Compares Komainu and Puma: CPU time per request of the whole process tree, and requests per second.
 #
 #   ruby workers/ruby/bench/bench.rb [--rounds N] [--seconds N] [--connections N,…] [--komainu COMMAND]
 #
-# Two workers each, kept connections, in turns; medians of the rounds. Needs wrk and puma, and `make build` before. COMMAND
-# starts another build; in it, PORT and APP stand for what they say.
+# Two workers each, persistent connections, alternating; medians of the rounds. Needs wrk, puma and a prior `make build`.
+# COMMAND starts another build; PORT and APP in it are replaced by the port and the application.
 require "etc"
 require "net/http"
 require "optparse"
@@ -82,7 +82,7 @@ class Subject
   end
 end
 
-# µs of processor time per request, and requests per second.
+# CPU time per request in µs, and requests per second.
 def measure(subject, path, connections, seconds, folder)
   script = File.join(folder, "post.lua")
   File.write(script, "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 10000)\n")

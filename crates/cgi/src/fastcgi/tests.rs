@@ -13,7 +13,7 @@ fn end(protocol_status: u8) -> Vec<u8> {
     record(END_REQUEST, &[0, 0, 0, 0, protocol_status, 0, 0, 0], 0)
 }
 
-/// What pieces of bytes bring: the response, the messages, and the last step.
+/// Reads pieces of bytes: returns the response, the error messages, and the last step.
 fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, RecordStep), &'static str> {
     let mut reader = FastCgiReader::default();
     let (mut output, mut errors, mut last) = (Vec::new(), Vec::new(), RecordStep::NeedMore);

@@ -30,7 +30,7 @@ fn filled_for(head: &str, text: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Says how it is encoded.
+/// Values that report the requested encoding.
 struct Encodings;
 
 impl OwnValues for Encodings {

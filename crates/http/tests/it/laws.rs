@@ -1,10 +1,10 @@
-//! The laws of the fuzz targets over their seeds, the vectors, and mutations of both: the same in every run.
+//! Checks the laws of the fuzz targets on their seeds, the vectors, and mutations of both; deterministic.
 
 use std::path::Path;
 
 use crate::support::{laws, seeds};
 
-/// Mutations tried for each law.
+/// Number of mutations for each law.
 const MUTATIONS: usize = 20_000;
 
 fn holds(law: fn(&[u8]), target: &str) {

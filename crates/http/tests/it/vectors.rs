@@ -1,18 +1,19 @@
-//! Every vector, fed whole, byte by byte, and cut in two at every point: the outcome is the stated one each time.
+//! Feeds every vector whole, byte by byte, and cut in two at every point, and checks the stated outcome each
+//! time.
 
 use std::path::Path;
 
 use crate::support::case::{self, Case};
 use crate::support::drive::run;
 
-/// A flood is cut at so many points of it; cases of a few bytes under low limits cover every point of its kind.
+/// Maximum number of cuts of a flood; cases of a few bytes under low limits cover every point of its kind.
 const CUTS_MAX: usize = 3000;
 
 fn cases() -> Vec<Case> {
     case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors"))
 }
 
-/// The first way of feeding the case that does not end as the case states.
+/// Returns the first way of feeding that does not give the stated outcome, as an error.
 fn check(case: &Case) -> Result<(), String> {
     let try_pieces = |how: &str, pieces: &mut dyn Iterator<Item = &[u8]>| {
         case.check(&run(&case.setup, pieces)).map_err(|why| format!("{why}fed {how}\n"))

@@ -1,4 +1,4 @@
-//! The vectors' format: `vectors/README.md` describes it.
+//! The format of the vectors, described in `vectors/README.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) setup: Setup,
     pub(crate) bytes: Vec<u8>,
-    /// The expected outcome, one line each, in canonical spelling.
+    /// The expected outcome, one item per line, in canonical spelling.
     pub(crate) expected: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ impl Case {
         Ok(())
     }
 
-    /// Compares an outcome with the expected one: the difference in words, or nothing.
+    /// Compares an outcome with the expected one; returns the difference as an error.
     pub(crate) fn check(&self, outcome: &Outcome) -> Result<(), String> {
         let found = self.render(outcome);
         if found == self.expected {
@@ -116,7 +116,8 @@ impl Case {
         Err(format!("case {}\nexpected\n  {expected}\nfound\n  {found}\n", self.name))
     }
 
-    /// The outcome in the spelling of the expected one. Fields stand only where the case lists them.
+    /// Renders the outcome in the spelling of the expected one. Fields are included only if the case lists
+    /// them.
     fn render(&self, outcome: &Outcome) -> Vec<String> {
         let mut lines = Vec::new();
         for (message, listed) in outcome.messages.iter().zip(self.listed().chain(std::iter::repeat(false))) {
@@ -162,7 +163,7 @@ fn method(name: &str) -> Result<Method, &'static str> {
     }
 }
 
-/// Printable ASCII as it is, all else as an escape. Spaces stay, but for those at the ends.
+/// Escapes everything but printable ASCII, and spaces at both ends.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for (at, &byte) in bytes.iter().enumerate() {
@@ -181,7 +182,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that `text` spells.
+/// Decodes an escaped text.
 pub(crate) fn unescape(text: &str) -> Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,4 +1,4 @@
-//! Drives the machines as a connection does: what they leave unconsumed is fed again with what follows.
+//! Drives the machines as a connection does: unconsumed bytes are fed again together with those that follow.
 
 use http::framing::Framing;
 use http::machine::{ClientMachine, Fed, ServerMachine, Step};
@@ -6,24 +6,24 @@ use http::{Limits, Method, Reject, RequestHead, ResponseHead, Span, Status, Targ
 
 use super::case::escape;
 
-/// Which machine reads the bytes.
+/// The machine that reads the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The server's: the bytes are requests.
+    /// The server side: the bytes are requests.
     #[default]
     Request,
-    /// The client's: the bytes are responses to requests of this method.
+    /// The client side: the bytes are responses to requests of this method.
     Response(Method),
 }
 
-/// All that decides an outcome besides the bytes.
+/// The settings that determine an outcome besides the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) role: Role,
     pub(crate) limits: Limits,
     /// Limit of a request's content.
     pub(crate) body_bytes_max: u64,
-    /// The sender closes after its last byte.
+    /// Whether the sender closes after its last byte.
     pub(crate) close: bool,
 }
 
@@ -35,12 +35,12 @@ impl Default for Setup {
 
 pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A message, as far as it came.
+/// A message, as far as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// What the head means, as the vectors write it.
+    /// The meaning of the head, in the notation of the vectors.
     pub(crate) summary: String,
-    /// The start line in normal form, without its end.
+    /// The start line in normal form, without its line end.
     pub(crate) start_line: Vec<u8>,
     pub(crate) fields: Pairs,
     pub(crate) framing: Framing,
@@ -49,19 +49,19 @@ pub(crate) struct Message {
     pub(crate) complete: bool,
 }
 
-/// How the bytes ended.
+/// The state after the last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Between two messages.
     Idle,
-    /// In a message that is not whole.
+    /// Within an incomplete message.
     More,
-    /// After a message that closes the connection, with so many bytes unread.
+    /// After a message that closes the connection, with this many bytes unread.
     Left(usize),
     Reject(Reject),
 }
 
-/// What came of the bytes.
+/// The result of feeding all bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) messages: Vec<Message>,
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// After a complete message: whether another one may follow.
+    /// Whether another message may follow a complete one.
     fn continues(&self) -> bool {
         match self {
             Machine::ServerMachine(server) => server.head.keep_alive,
@@ -163,7 +163,7 @@ impl Connection {
         self.buffer.drain(..at);
     }
 
-    /// One step of the machine; false where it needs more.
+    /// Performs one step of the machine; returns false if it needs more bytes.
     fn step(&mut self, at: &mut usize) -> Result<bool, Reject> {
         let bytes = &self.buffer[*at..];
         let Fed { consumed, step } = self.machine.feed(bytes, &self.setup.limits)?;

@@ -1,4 +1,5 @@
-//! What holds for all bytes whatever: fuzz targets and the replay test call these; each panics where its law breaks.
+//! Laws that hold for arbitrary bytes, called by fuzz targets and the replay test; each panics if its law is
+//! violated.
 
 use http::body::Body;
 use http::forwarded::{self, Dialect};
@@ -9,7 +10,8 @@ use http::{Fields, Limits, Method, RequestHead, Span, Target, TargetForm, encode
 
 use super::drive::{Ending, Message, Outcome, Pairs, Role, Setup, run};
 
-/// Requests: where the bytes are cut never matters, and an accepted request means the same when it is encoded again.
+/// Requests: the outcome does not depend on where the bytes are cut, and an accepted request keeps its
+/// meaning when encoded again.
 pub(crate) fn request(bytes: &[u8]) {
     for setup in setups(Role::Request) {
         let whole = cuts_never_matter(&setup, bytes);
@@ -30,7 +32,7 @@ pub(crate) fn response(bytes: &[u8]) {
     }
 }
 
-/// Chunked bodies: splits, limits, encoding again, and agreement with a decoder that is too simple to be wrong.
+/// Chunked bodies: splits, limits, re-encoding, and agreement with a trivially simple decoder.
 pub(crate) fn chunked(bytes: &[u8]) {
     let limits = Limits { head_bytes_max: 256, fields_max: 4, ..Limits::default() };
     for content_max in [u64::MAX, 16] {
@@ -76,8 +78,8 @@ pub(crate) fn target(bytes: &[u8]) {
     }
 }
 
-/// The values of `Forwarded` and `X-Forwarded-For`: whoever sends them, the client is never an address that stands before
-/// one that is not trusted, and a value that is not valid never names a client.
+/// Values of `Forwarded` and `X-Forwarded-For`: the client is never an address before an untrusted one, and
+/// an invalid value never names a client.
 pub(crate) fn forwarded(bytes: &[u8]) {
     let value: Vec<u8> =
         bytes.iter().map(|&byte| if scan::value(&[byte]) == 1 { byte } else { b' ' }).collect();
@@ -96,7 +98,8 @@ pub(crate) fn forwarded(bytes: &[u8]) {
             assert!(claim(&value, |_| true).is_err(), "validity depends on who is trusted");
             continue;
         };
-        // What a client writes in front of the last element, which our own proxy wrote, changes nothing.
+        // Text that a client writes before the last element, which the server's own proxy wrote, changes
+        // nothing.
         let last = &b"for=192.0.2.7"[if dialect == Dialect::XForwarded { 4 } else { 0 }..];
         if let Ok(found) = claim(&[&value[..], b", ", last].concat(), |_| false) {
             assert_eq!(found.address.map(|address| address.to_string()).as_deref(), Some("192.0.2.7:0"));
@@ -105,7 +108,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
     }
 }
 
-/// The limits that a message is tried under: the default ones, and tight ones.
+/// The limits under which a message is tried: the default ones, and tight ones.
 fn setups(role: Role) -> [Setup; 2] {
     let tight = Limits {
         head_bytes_max: 160,
@@ -179,7 +182,7 @@ fn write_chunked(content: &[u8], trailers: &Pairs) -> Vec<u8> {
 struct Decoded {
     content: Vec<u8>,
     trailers: Pairs,
-    /// Where the body ended.
+    /// Offset of the body's end.
     consumed: Option<usize>,
     reject: Option<http::Reject>,
 }
@@ -213,7 +216,7 @@ fn decode<'b>(
     decoded
 }
 
-/// The content of a valid chunked body that has come whole. Does not look at trailers.
+/// The content of a complete, valid chunked body. Ignores trailers.
 fn plain_chunked(mut bytes: &[u8]) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -250,7 +253,7 @@ fn target_is_taken_apart(found: &Target, buffer: &[u8]) {
     }
 }
 
-/// Both forms of a path are normal and say the same.
+/// Both forms of a path are normalized and equivalent.
 fn path_is_one(raw: &[u8], empty: EmptySegments) {
     let (normal, encoded) = match (path::normal_path(raw, empty), path::encoded_path(raw, empty)) {
         (Ok(normal), Ok(encoded)) => (normal, encoded),
@@ -283,13 +286,13 @@ fn path_is_one(raw: &[u8], empty: EmptySegments) {
     }
 }
 
-/// Whether no encoded slash is left: it stood in a segment that `..` has taken away.
+/// Whether no encoded slash is left: it was in a segment that `..` removed.
 fn is_resolved_away(encoded: &[u8]) -> bool {
     let left = |three: &[u8]| matches!(three.to_ascii_uppercase().as_slice(), b"%2F" | b"%5C");
     !encoded.windows(3).any(left)
 }
 
-/// The path as a server reads it that decodes first and takes backslashes for slashes.
+/// The path as read by a server that decodes first and treats backslashes as slashes.
 fn read_carelessly(encoded: &[u8]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), encoded);
     while let [byte, after @ ..] = rest {

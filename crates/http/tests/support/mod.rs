@@ -1,5 +1,5 @@
-//! What the vectors' runner, the replay of the laws and the fuzz targets share.
-//! Each of them uses a part only.
+//! Code shared by the runner of the vectors, the replay of the laws and the fuzz targets.
+//! Each of them uses only a part.
 #![allow(dead_code)]
 
 pub(crate) mod case;

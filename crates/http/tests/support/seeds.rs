@@ -1,4 +1,4 @@
-//! What the fuzz targets and the replay of the laws start from: the bytes of the vectors.
+//! Seeds of the fuzz targets and of the replay of the laws: the bytes of the vectors.
 
 use std::path::Path;
 
@@ -19,20 +19,20 @@ pub(crate) fn of(target: &str, folder: &Path) -> Vec<Vec<u8>> {
     }
 }
 
-/// What the vectors send, but for floods.
+/// The bytes of the vectors, except floods.
 fn sent(folder: &Path, is_wanted: fn(Role) -> bool) -> impl Iterator<Item = Vec<u8>> {
     let cases = case::load(folder).into_iter();
     cases.filter(move |case| is_wanted(case.setup.role) && case.bytes.len() <= 2048).map(|case| case.bytes)
 }
 
-/// What follows the head of a chunked message.
+/// The bytes after the head of a chunked message.
 fn chunked_body(bytes: Vec<u8>) -> Option<Vec<u8>> {
     let is_chunked = bytes.to_ascii_lowercase().windows(17).any(|name| name == b"transfer-encoding");
     let head_end = bytes.windows(4).position(|end| end == b"\r\n\r\n").filter(|_| is_chunked)? + 4;
     Some(bytes[head_end..].to_vec()).filter(|body| !body.is_empty())
 }
 
-/// The second word of the request line; of the shortest target, the Host instead.
+/// The second word of the request line; for the target `/`, the Host instead.
 fn target_or_host(bytes: Vec<u8>) -> Option<Vec<u8>> {
     let mut words = bytes.split(|byte| b" \r\n".contains(byte)).skip(1);
     let target = words.next()?;
@@ -40,7 +40,7 @@ fn target_or_host(bytes: Vec<u8>) -> Option<Vec<u8>> {
     Some(word.to_vec()).filter(|word| !word.is_empty())
 }
 
-/// Paths that decode and climb, which no vector of the machine needs.
+/// Paths with encoded bytes and dot segments, which no vector of the machine needs.
 fn paths() -> impl Iterator<Item = Vec<u8>> {
     let paths = [
         "/a/../b/./c//d",

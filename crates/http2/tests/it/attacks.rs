@@ -1,11 +1,11 @@
-//! What one peer can make us hold and do, measured: each attack is met with ENHANCE_YOUR_CALM before it costs much, or is bounded as
-//! long as it lasts; and what honest peers do is not.
+//! Memory and work that one peer can cause, measured: each attack ends with ENHANCE_YOUR_CALM before it costs
+//! much, or its cost is bounded while it lasts; honest peers are not disconnected.
 
 use crate::support::drive::{Conduct, Driven, Seen};
 use crate::support::wire::*;
 use http2::{ErrorCode, HpackEncoder, Options, RequestLine, Share};
 
-/// Bytes that tables and buffers of a connection may hold beside its streams.
+/// Maximum memory of a connection's tables and buffers, without its streams.
 const TABLES_BYTES: usize = 64 * 1024;
 
 fn server(conduct: Conduct) -> Driven {
@@ -15,19 +15,19 @@ fn server(conduct: Conduct) -> Driven {
     driven
 }
 
-/// What an attack came to.
+/// The cost of an attack.
 struct Damage {
-    /// Rounds until the connection was ended.
+    /// Rounds until the connection ended.
     rounds: usize,
     /// Requests that reached handlers.
     requests: usize,
-    /// The most that was held.
+    /// Maximum memory held.
     held: usize,
-    /// Bytes that were sent for it.
+    /// Bytes sent in response.
     sent: usize,
 }
 
-/// Feeds a round of frames again and again; panics where the connection lives through `rounds_max`.
+/// Feeds rounds of frames; panics if the connection survives `rounds_max` rounds.
 fn attack(mut driven: Driven, rounds_max: usize, mut round: impl FnMut(usize) -> Vec<u8>) -> Damage {
     let (mut sent, mut requests) = (0, 0);
     for at in 0..rounds_max {
@@ -37,7 +37,7 @@ fn attack(mut driven: Driven, rounds_max: usize, mut round: impl FnMut(usize) ->
         requests += driven.seen.iter().filter(|seen| matches!(seen, Seen::Head { .. })).count();
         driven.seen.clear();
         if let Some(error) = driven.error {
-            // A frame that is wrong on a stream which was refused may end the connection for itself.
+            // An invalid frame on a refused stream may itself end the connection.
             let is_wrong = [
                 "frame of a wrong length",
                 "stream depends on itself",
@@ -56,17 +56,18 @@ fn stream(at: usize) -> u32 {
     at as u32 * 2 + 1
 }
 
-/// CVE-2023-44487: requests that are reset at once.
+/// CVE-2023-44487: requests that are reset immediately.
 #[test]
 fn rapid_reset() {
     let round = |at| [get(stream(at)), frame(RST_STREAM, 0, stream(at), &[0, 0, 0, 8])].concat();
     let damage = attack(server(Conduct::Serves), 10_000, |at| {
-        // Answered at once, a request is served before the reset arrives; one with a body is not.
+        // A request that is answered immediately completes before the reset arrives; one with a body does
+        // not.
         let id = stream(at);
         [post(id, &[]), frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
     });
     assert!(damage.requests <= 500 && damage.held < TABLES_BYTES, "{} requests", damage.requests);
-    // Handlers that never end: as many run as may be open, and some.
+    // Handlers that never finish: their number is bounded by the stream limit and some room.
     let damage = attack(server(Conduct::Keeps), 10_000, round);
     assert!(damage.requests <= 128 + 32 + 8, "{} requests", damage.requests);
     assert!(damage.held < (128 + 40) * 5 * 1024 + TABLES_BYTES, "{} bytes", damage.held);
@@ -113,7 +114,7 @@ fn continuation_floods() {
     }
 }
 
-/// A table entry of 4,000 bytes, and requests that refer to it: each byte stands for 4,000.
+/// A table entry of 4,000 bytes, and requests that refer to it: each reference expands to 4,000 bytes.
 fn bomb(encoder: &mut HpackEncoder, at: usize, references: usize) -> Vec<u8> {
     let mut payload = Vec::new();
     encoder.section(&mut payload, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
@@ -125,13 +126,15 @@ fn bomb(encoder: &mut HpackEncoder, at: usize, references: usize) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream(at), &payload)
 }
 
-/// The HPACK bomb, and CVE-2026-49975: references that unpack thousandfold, under a window of 0 so that no response leaves.
+/// The HPACK bomb, and CVE-2026-49975: references that expand a thousandfold, with a window of 0 so that no
+/// response is sent.
 #[test]
 fn hpack_bombs() {
     for references in [3, 16, 12_000] {
         let mut driven = server(Conduct::Keeps);
         driven.feed(&settings(&[(4, 0)]));
-        // The table holds the bomb alone, so the rest of the head comes as literals; the size update is not sent.
+        // The table holds only the bomb, so the rest of the head is sent as literals; the size update is not
+        // sent.
         let mut encoder = HpackEncoder::default();
         encoder.limit(0);
         encoder.section(&mut Vec::new(), []);
@@ -188,7 +191,7 @@ fn answers_that_are_not_read_do_not_pile_up() {
     assert!(machine.held_bytes() < 5 * TABLES_BYTES, "{}", machine.held_bytes());
 }
 
-/// Windows that stay closed: streams wait, no new ones begin, and what is held for them is bounded.
+/// Windows that stay closed: streams wait, no new ones begin, and the memory held for them is bounded.
 #[test]
 fn zero_window_stalls() {
     let mut driven = server(Conduct::Keeps);
@@ -207,7 +210,7 @@ fn zero_window_stalls() {
     driven.seen.clear();
     let damage = attack(driven, 10_000, |at| get(stream(128 + at)));
     assert_eq!(damage.requests, 0, "no new stream begins");
-    // Windows opened byte by byte: each costs credit, and none earns it.
+    // Windows opened byte by byte: each update costs credit and earns none.
     let mut driven = server(Conduct::Keeps);
     driven.feed(&[settings(&[(4, 0)]), get(1)].concat());
     drop(driven.machine.respond(1, http::Status::OK, false, &mut driven.out));
@@ -220,7 +223,7 @@ fn zero_window_stalls() {
     assert!(rounds <= 2000, "{rounds}");
 }
 
-/// What the caller holds for a peer counts too.
+/// Memory that the caller charges to a peer counts too.
 #[test]
 fn what_is_charged_ends_the_connection_at_the_share() {
     let mut driven = server(Conduct::Keeps);
@@ -232,7 +235,7 @@ fn what_is_charged_ends_the_connection_at_the_share() {
 
 #[test]
 fn table_size_churn() {
-    // Each block empties the table, makes it large again and fills it.
+    // Each block empties the table, enlarges it again and fills it.
     let mut driven = server(Conduct::Serves);
     let churn = [
         &[0x20, 0x3f, 0xe1, 0x1f, 0x82, 0x86, 0x84][..],
@@ -250,12 +253,12 @@ fn table_size_churn() {
         (None, 2000),
         "requests that are served cost no credit"
     );
-    // Our encoder's table by SETTINGS: each frame costs.
+    // Resizing the encoder's table by SETTINGS: each frame costs credit.
     let damage = attack(server(Conduct::Serves), 10_000, |at| settings(&[(1, at as u32 % 2 * 4096)]));
     assert!(damage.rounds <= 2000 && damage.held < TABLES_BYTES);
 }
 
-/// Resets, GOAWAY, late frames and releases in any order leave nothing behind.
+/// Resets, GOAWAY, late frames and releases in any order leave no memory held.
 #[test]
 fn races_of_resets_and_releases_leave_nothing_held() {
     for seed in 0..300 {
@@ -306,7 +309,8 @@ fn floods_of_a_server() {
     assert!(damage.rounds <= 2000);
 }
 
-/// Over half of its share a peer may have one stream at a time, and no window; back at a quarter it is as before.
+/// Over half of its share, a peer may have one stream at a time and no window updates; below a quarter it
+/// recovers.
 #[test]
 fn a_peer_is_slowed_and_recovers() {
     let mut driven = server(Conduct::Keeps);
@@ -322,7 +326,7 @@ fn a_peer_is_slowed_and_recovers() {
     driven.feed(&get(7));
     assert!(matches!(driven.seen[..], [Seen::Head { stream: 7, .. }]), "{:?}", driven.seen);
     assert!(driven.sent().contains(&(WINDOW_UPDATE, 0, 3, (3u32 * 16_384).to_be_bytes().to_vec())));
-    // Without credit, but alone, a request is still served, and earns some.
+    // Without credit, a request is still served if it is the only one, and earns some.
     let mut driven = server(Conduct::Serves);
     driven.feed(&frame(PING, 0, 0, &[0; 8]).repeat(1900));
     for at in 0..120 {
@@ -332,7 +336,7 @@ fn a_peer_is_slowed_and_recovers() {
     assert_eq!(driven.machine.credit(), 99 + 120 * 8);
 }
 
-/// What honest clients do, for long, costs them nothing in the end.
+/// Long-lived honest clients do not lose credit in the end.
 #[test]
 fn honest_clients_live() {
     // Many requests, with the window updates and pings that libraries send.
@@ -373,7 +377,7 @@ fn honest_clients_live() {
         driven.feed(&[window_update(0, sent), window_update(1, sent)].concat());
     }
     assert_eq!(driven.error, None);
-    // One whose client announces each 4 KiB of larger frames, as Go's does.
+    // A client that announces each 4 KiB of larger frames, as Go's does.
     let mut driven = server(Conduct::Keeps);
     driven.feed(&get(1));
     drop(driven.machine.respond(1, http::Status::OK, false, &mut driven.out));

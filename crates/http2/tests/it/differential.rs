@@ -1,5 +1,5 @@
-//! The same frames, right and wrong, to our server and to that of the `h2` crate: what one refuses the other refuses too, but for
-//! the differences that are listed.
+//! Sends the same valid and invalid frames to this server and to that of the `h2` crate: both must refuse the
+//! same ones, except for the listed differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use bytes::Bytes;
 use http2::Options;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-/// Mutated seeds, in addition to the seeds.
+/// Number of mutated seeds, in addition to the seeds.
 const MUTATIONS: usize = 1_500;
 
-/// Turns that the server of `h2` and its requests get before the end.
+/// Number of scheduler turns for the `h2` server and its requests before the end.
 const TURNS: usize = 100;
 
-/// What a server sent: the error that it ended the connection with, and the streams that it ended with an error.
+/// A server's reaction: the connection error, and the streams that ended with an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Verdict {
     connection: Option<u32>,
@@ -31,7 +31,7 @@ impl Verdict {
             let code = |at: usize| u32::from_be_bytes(*payload[at..].first_chunk().unwrap());
             match kind {
                 GOAWAY if code(4) != 0 => verdict.connection = verdict.connection.or(Some(code(4))),
-                // NO_ERROR: the response is whole, and the rest of the request is not wanted.
+                // NO_ERROR: the response is complete, and the rest of the request is not needed.
                 RST_STREAM if code(0) != 0 => _ = verdict.streams.insert(stream, code(0)),
                 HEADERS if flags & END_HEADERS != 0 => _ = verdict.answered.insert(stream),
                 _ => {}
@@ -41,7 +41,8 @@ impl Verdict {
     }
 }
 
-/// What our server makes of bytes: its verdict, what it says of each error, and whether a header block has not ended.
+/// Feeds bytes to this server: returns its verdict, the reason of each error, and whether a header block is
+/// incomplete.
 fn ours(bytes: &[u8]) -> (Verdict, Vec<&'static str>, bool) {
     let mut driven = Driven::server(Options::default(), Conduct::Serves);
     driven.feed(bytes);
@@ -57,7 +58,7 @@ fn ours(bytes: &[u8]) -> (Verdict, Vec<&'static str>, bool) {
     (Verdict::of(&driven.out), reasons, driven.machine.is_reading_head())
 }
 
-/// What the server of `h2` makes of them. It answers each request that has ended.
+/// Feeds bytes to the `h2` server, which answers each request that has ended.
 async fn theirs(bytes: &[u8]) -> Verdict {
     let (mut pipe, end) = duplex(1 << 20);
     pipe.write_all(bytes).await.unwrap();
@@ -69,14 +70,14 @@ async fn theirs(bytes: &[u8]) -> Verdict {
         }
         Ok::<_, h2::Error>(())
     });
-    // It has said all that it has to say by then: everything is in this thread's memory.
+    // All output is complete by then, because everything is in this thread's memory.
     for _ in 0..TURNS {
         tokio::task::yield_now().await;
     }
     pipe.shutdown().await.unwrap();
     let mut sent = Vec::new();
     pipe.read_to_end(&mut sent).await.unwrap();
-    // How it ended is in the frames.
+    // The frames show the end of the connection.
     let _ = serving.await.unwrap();
     Verdict::of(&sent)
 }
@@ -94,8 +95,8 @@ async fn answer(
     respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)
 }
 
-/// Frames of every type on every kind of stream, with payloads of every length that means something, behind a request on stream 1 that is
-/// not complete and one on stream 3 that is.
+/// Frames of every type on every kind of stream, with payloads of every significant length, after an
+/// incomplete request on stream 1 and a complete one on stream 3.
 fn each_frame() -> Vec<Vec<u8>> {
     let mut cases = Vec::new();
     let flags =
@@ -115,7 +116,7 @@ fn each_frame() -> Vec<Vec<u8>> {
     cases
 }
 
-/// The frames of bytes that may end anywhere: type, flags and stream.
+/// The type, flags and stream of each frame in bytes that may end anywhere.
 fn kinds(mut bytes: &[u8]) -> Vec<(u8, u8, u32)> {
     let mut frames = Vec::new();
     bytes = bytes.strip_prefix(PREFACE).unwrap_or(bytes);
@@ -126,14 +127,14 @@ fn kinds(mut bytes: &[u8]) -> Vec<(u8, u8, u32)> {
     frames
 }
 
-/// What we refuse and the crate takes: what we say of it, and where it is written.
+/// Cases that only this server refuses: its reason, and the RFC section.
 const STRICTER: &[(&str, &str)] = &[
     (":authority and Host differ", "RFC 9113 section 8.3.1"),
     ("request without :authority and Host", "RFC 9113 section 8.3.1"),
     ("invalid Host", "RFC 9110 section 7.2"),
-    // The crate does not look for pseudo-header fields in trailers.
+    // The crate does not check for pseudo-header fields in trailers.
     ("invalid byte in a field", "RFC 9113 section 8.2.1"),
-    // PRIORITY_UPDATE, which the crate does not know.
+    // PRIORITY_UPDATE, which the crate does not support.
     ("frame on a stream that it does not go with", "RFC 9218 section 7.1"),
     ("frame of a wrong length", "RFC 9218 section 7.1"),
     ("priority of a stream that no client opens", "RFC 9218 section 7.1"),
@@ -142,7 +143,7 @@ const STRICTER: &[(&str, &str)] = &[
     ("push is not enabled", "RFC 9113 section 8.4"),
 ];
 
-/// What the crate refuses and we take.
+/// Cases that only the crate refuses.
 const MORE_LENIENT: &[(&str, &str)] = &[
     (
         "a header block that has not ended is judged as it comes",
@@ -153,7 +154,7 @@ const MORE_LENIENT: &[(&str, &str)] = &[
     ("more acknowledgements than settings", "no rule in RFC 9113 section 6.5.3"),
 ];
 
-/// Why only the crate refuses: a place in [`MORE_LENIENT`].
+/// The index in [`MORE_LENIENT`] of the reason that only the crate refuses a case.
 fn leniency(case: &[u8], is_reading_head: bool, our: &Verdict, their: &Verdict) -> Option<usize> {
     const FLOW_CONTROL_ERROR: u32 = 3;
     let late = |(stream, code): (&u32, &u32)| *code == FLOW_CONTROL_ERROR && our.answered.contains(stream);
@@ -179,7 +180,7 @@ fn both_refuse_the_same_but_for_what_is_listed() {
     for case in &cases {
         let (our, reasons, is_reading_head) = ours(case);
         let their = runtime.block_on(theirs(case));
-        // What was wrong with a stream that the client has reset, the crate forgets.
+        // The crate forgets errors of a stream that the client has reset.
         let given_up: Vec<u32> =
             kinds(case).into_iter().filter(|frame| frame.0 == RST_STREAM).map(|frame| frame.2).collect();
         let refused = |verdict: &Verdict| -> BTreeSet<u32> {
@@ -187,7 +188,7 @@ fn both_refuse_the_same_but_for_what_is_listed() {
         };
         let (mine, other) = (refused(&our), refused(&their));
         let refuses = |verdict: &Verdict| verdict.connection.is_some() || !verdict.streams.is_empty();
-        // One may end the connection where the other ends the stream (RFC 9113 section 5.4.2).
+        // One may end the connection if the other ends the stream (RFC 9113 section 5.4.2).
         let is_same = match our.connection.or(their.connection) {
             Some(_) => refuses(&our) && refuses(&their),
             None => mine == other,
@@ -204,7 +205,7 @@ fn both_refuse_the_same_but_for_what_is_listed() {
             more_lenient.insert(known.unwrap_or_else(|| panic!("only the crate refuses: {}", shown())));
         }
     }
-    // The lists are true.
+    // Every listed difference must occur.
     let unseen = |list: &[(&'static str, &str)], seen: &BTreeSet<usize>| -> Vec<&'static str> {
         (0..list.len()).filter(|place| !seen.contains(place)).map(|place| list[place].0).collect()
     };

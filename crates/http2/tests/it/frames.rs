@@ -1,4 +1,4 @@
-//! What frames do to a connection and its streams (RFC 9113 sections 3 to 6, RFC 9218).
+//! Effects of frames on a connection and its streams (RFC 9113 sections 3 to 6, RFC 9218).
 
 use crate::support::drive::{Conduct, Driven, Seen};
 use crate::support::wire::*;
@@ -26,7 +26,7 @@ fn client(requests: usize) -> Driven {
     driven
 }
 
-/// Frames that end the connection, as a client sends them after a request on stream 1 that is not complete.
+/// Frames that end the connection, sent by a client after an incomplete request on stream 1.
 #[test]
 fn frames_that_end_the_connection() {
     let get3 = block(&GET);
@@ -147,7 +147,7 @@ fn a_connection_begins_with_the_preface_and_settings() {
     assert!(driven.out.starts_with(PREFACE));
 }
 
-/// What ends one stream and leaves the others: the request on stream 1 is incomplete.
+/// Frames that end one stream and leave the others: the request on stream 1 is incomplete.
 #[test]
 fn frames_that_end_a_stream() {
     for (bytes, code, reason) in [
@@ -185,7 +185,8 @@ fn frames_that_end_a_stream() {
 
 #[test]
 fn what_arrives_late_is_no_error() {
-    // After our reset the peer may still send what it likes; its DATA counts for the connection's window.
+    // After a reset by the server, the peer may still send any frame; its DATA counts towards the
+    // connection's window.
     let mut driven = server(Conduct::Hurries);
     driven.feed(&post(1, &[]));
     let late = [
@@ -205,7 +206,7 @@ fn what_arrives_late_is_no_error() {
         .map(|frame| u32::from_be_bytes(frame.3[..].try_into().unwrap()))
         .sum();
     assert!(windows >= 128 * 1024, "{windows} of 180,000 bytes are given back by halves of the window");
-    // After its own reset it may not.
+    // After its own reset, the peer must not send frames.
     for conduct in [Conduct::Keeps, Conduct::Serves] {
         let mut driven = server(conduct);
         driven
@@ -215,7 +216,7 @@ fn what_arrives_late_is_no_error() {
         driven.feed(&[post(3, &[]), frame(RST_STREAM, 0, 3, &[0, 0, 0, 8]), get(3)].concat());
         assert_eq!(driven.error.map(|error| error.code), Some(ErrorCode::STREAM_CLOSED));
     }
-    // On a stream that ended in order, HEADERS end the connection.
+    // On a stream that ended normally, HEADERS end the connection.
     let mut driven = server(Conduct::Serves);
     driven.feed(
         &[get(1), frame(RST_STREAM, 0, 1, &[0; 4]), window_update(1, 1), frame(PRIORITY, 0, 1, &[0; 5])]
@@ -261,7 +262,7 @@ fn settings_change_windows_and_frames() {
     assert_eq!(driven.machine.data(1, &content, true, &mut driven.out), 40_000);
     let sizes: Vec<_> = driven.sent().iter().map(|(_, flags, _, payload)| (*flags, payload.len())).collect();
     assert_eq!(sizes, [(0, 16_384), (0, 16_384), (END_STREAM, 7232)]);
-    // The connection's window is the limit of all streams together.
+    // The connection's window limits all streams together.
     driven.feed(&get(3));
     assert!(driven.machine.respond(3, http::Status::OK, false, &mut driven.out).is_some());
     driven.feed(&window_update(3, 100_000));
@@ -269,7 +270,7 @@ fn settings_change_windows_and_frames() {
     driven.seen.clear();
     driven.feed(&window_update(0, 1));
     assert_eq!((&driven.seen[..], driven.machine.sendable(3)), (&[Seen::Writable { stream: 0 }][..], 1));
-    // An overflow by the initial window concerns all streams.
+    // An overflow caused by the initial window affects all streams.
     driven.feed(&settings(&[(4, 0x7fff_ffff)]));
     assert_eq!(driven.reason(), "window too large");
 }
@@ -323,7 +324,7 @@ fn an_orderly_end_serves_what_is_on_the_way() {
     assert!(!driven.machine.is_drained());
     driven.feed(&frame(PING, ACK, 0, &frames[1].3));
     assert_eq!(driven.sent(), [(GOAWAY, 0, 0, vec![0, 0, 0, 3, 0, 0, 0, 0])]);
-    // A request that crossed the second GOAWAY is ignored, with its body, but its header block is decoded.
+    // A request that crosses the second GOAWAY is ignored, with its body, but its header block is decoded.
     driven.feed(
         &[post(5, &[]), frame(DATA, 0, 5, b"a"), headers(5, END_STREAM, &[("x", "y")]), window_update(5, 9)]
             .concat(),
@@ -450,7 +451,7 @@ fn what_the_caller_does_to_a_closed_stream_is_nothing() {
     machine.release(1);
     machine.grant(1, 10);
     assert!(driven.sent().is_empty() && driven.machine.stream_count() == 0);
-    // A stream that is released early is reset; a response that is complete asks for no more of the request.
+    // A stream released early is reset; with a complete response, the rest of the request is not needed.
     let mut driven = server(Conduct::Keeps);
     driven.feed(&[get(1), post(3, &[]), get(5)].concat());
     drop(driven.machine.respond(3, http::Status::OK, true, &mut driven.out));
@@ -507,7 +508,7 @@ fn content_that_is_read_into_place_is_framed_like_any_other() {
             at
         });
         assert_eq!((taken, calls), (allowed, 1), "{len} {readable}");
-        // Nothing read is no frame.
+        // No frame is written if nothing was read.
         assert!(one.out == other.out || allowed == 0 && other.out.is_empty(), "{len} {readable}");
         assert_eq!(one.machine.sendable(1), other.machine.sendable(1));
         let again = other.machine.data_read(1, 1, true, &mut other.out, &mut |_| 0);

@@ -1,4 +1,4 @@
-//! Windows that grow with the measured rate: a sender over a link with latency, round trip by round trip.
+//! Windows that grow with the measured rate: a sender over a link with latency, simulated by round trips.
 
 use crate::support::drive::{Conduct, Driven, Seen};
 use crate::support::wire::*;
@@ -7,15 +7,15 @@ use http2::{HpackEncoder, Options};
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// A client that sends as much as its windows allow, to a server that is a round trip away.
+/// A client that sends as much as its windows allow to a server one round trip away.
 struct Sender {
     driven: Driven,
-    /// What the server sent in the last round trip.
+    /// Frames that the server sent in the last round trip.
     arriving: Vec<(u8, u8, u32, Vec<u8>)>,
     connection_window: usize,
-    /// Its streams and their windows.
+    /// Streams and their windows.
     windows: Vec<(u32, usize)>,
-    /// It reads all that has arrived, and answers pings, before it sends more.
+    /// Whether the client reads everything that has arrived, and answers pings, before it sends.
     reads_first: bool,
 }
 
@@ -32,7 +32,7 @@ impl Sender {
         sender
     }
 
-    /// Sends what windows allow. Returns how much that was.
+    /// Sends as much as the windows allow. Returns the number of bytes.
     fn send(&mut self) -> usize {
         let mut sent = 0;
         for (id, window) in &mut self.windows {
@@ -50,7 +50,7 @@ impl Sender {
         sent
     }
 
-    /// One round trip: what arrived is acted on in its order. Returns the bytes of content sent.
+    /// Simulates one round trip: processes the received frames in order. Returns the bytes of content sent.
     fn round(&mut self) -> usize {
         let mut sent = self.send();
         for (kind, flags, id, payload) in std::mem::take(&mut self.arriving) {
@@ -73,7 +73,7 @@ impl Sender {
         sent
     }
 
-    /// Bytes a round trip, after so many of them.
+    /// Returns the bytes sent in the last of `rounds` round trips.
     fn after(&mut self, rounds: usize) -> usize {
         (0..rounds).map(|_| self.round()).last().unwrap()
     }
@@ -84,12 +84,12 @@ fn an_upload_gets_the_window_that_its_round_trip_wants() {
     assert!(Sender::new(0, 1).after(30) <= 64 * KIB);
     let mut sender = Sender::new(4 * MIB, 1);
     let rates: Vec<usize> = (0..32).map(|_| sender.round()).collect();
-    // Windows are announced by halves, so a part of them is always on its way.
+    // Windows are announced by halves, so a part of them is always in flight.
     assert!(rates[16..].iter().sum::<usize>() >= 16 * 3 * MIB / 2, "{rates:?}");
     assert!(rates.iter().all(|&rate| rate <= 5 * MIB), "{rates:?}");
     assert_eq!(sender.driven.machine.window_size(1) as usize, 64 * KIB + 4 * MIB);
     assert_eq!(sender.driven.machine.window_size(0) as usize, 256 * KIB + 4 * MIB);
-    // What a handler does not read by then may be unread without harm.
+    // Content that a handler has not yet read may remain unread without harm.
     sender.driven.conduct = Conduct::Keeps;
     (0..4).for_each(|_| _ = sender.round());
     assert!(sender.driven.machine.held_bytes() > 3 * MIB);
@@ -111,7 +111,7 @@ fn streams_share_what_the_connection_may_grow_by() {
     let grown = |id| machine.window_size(id) as usize - 64 * KIB;
     assert!(machine.window_size(0) as usize <= 256 * KIB + MIB);
     assert!((0..8).map(|at| grown(at * 2 + 1)).sum::<usize>() <= MIB);
-    // A stream that ends leaves its part to others.
+    // A stream that ends leaves its share of the growth to others.
     let mut sender = Sender::new(MIB, 1);
     sender.after(20);
     assert_eq!(sender.driven.machine.window_size(1) as usize, 64 * KIB + MIB);
@@ -126,7 +126,7 @@ fn windows_shrink_while_memory_is_short() {
     let mut sender = Sender::new(2 * MIB, 1);
     assert!(sender.after(16) >= MIB);
     sender.driven.machine.limit_growth(0);
-    // What was allowed may still come.
+    // Credit already granted may still be used.
     sender.after(2);
     assert!(sender.after(20) <= 64 * KIB);
     assert_eq!(sender.driven.machine.window_size(0) as usize, 256 * KIB);
@@ -145,7 +145,7 @@ fn small_bodies_and_slow_senders_are_not_measured() {
         driven.feed(&[post(at * 2 + 1, &[]), frame(DATA, END_STREAM, at * 2 + 1, &[0; 3_000])].concat());
     }
     assert_eq!(pings(&mut driven), 0);
-    // One that sends less than its window in a round trip is asked twice a window.
+    // A client that sends less than its window per round trip is measured twice per window.
     driven.feed(&post(101, &[]));
     let mut asked = 0;
     for _ in 0..200 {
@@ -157,7 +157,7 @@ fn small_bodies_and_slow_senders_are_not_measured() {
     assert_eq!(driven.machine.window_size(101), 64 * 1024);
 }
 
-/// Memory is released while nothing happens, and what HPACK's tables hold stays.
+/// Memory is released while the connection is idle, and the contents of the HPACK tables are kept.
 #[test]
 fn an_idle_connection_shrinks_and_continues() {
     let mut driven = Driven::server(Options::default(), Conduct::Serves);

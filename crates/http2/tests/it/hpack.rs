@@ -1,4 +1,4 @@
-//! HPACK against the public test data (github.com/http2jp/hpack-test-case), which lies beside the checkout where it is there,
+//! HPACK against the public test data (github.com/http2jp/hpack-test-case), if it exists beside the checkout,
 //! and against another implementation.
 
 use std::path::{Path, PathBuf};
@@ -78,7 +78,8 @@ fn every_story_is_decoded() {
     assert!(stories.len() >= 100 && blocks > 1000, "{} stories, {blocks} blocks", stories.len());
 }
 
-/// Each story through our encoder, decoded by ours and by the other implementation; the tables change their sizes as in the story.
+/// Encodes each story, and decodes it with this decoder and with the other implementation; the table sizes
+/// change as in the story.
 #[test]
 fn what_is_encoded_is_decoded_by_others() {
     let Some(stories) = stories() else { return };
@@ -146,7 +147,8 @@ fn a_smaller_table_has_to_be_confirmed() {
     assert!(decoder.decode(&[0x3f, 0x46], &mut block, &ROOMY).is_err());
 }
 
-/// A block over the limits keeps nothing beyond them, but the table follows, so that the next block is understood.
+/// A block over the limits stores nothing beyond them, but updates the table, so that the next block can be
+/// decoded.
 #[test]
 fn what_is_over_a_limit_is_left_out_and_indexed() {
     let limits = Limits { head_bytes_max: 200, fields_max: 10, ..Limits::default() };
@@ -164,7 +166,7 @@ fn what_is_over_a_limit_is_left_out_and_indexed() {
     assert_eq!(block.iter().collect::<Vec<_>>(), [(&b"x-long"[..], &value[..]), (b"x", b"y")]);
 }
 
-/// Secrets are never indexed: a guess beside them would shrink the block (RFC 7541 section 7.1).
+/// Secrets are never indexed: a correct guess in the same block would shrink it (RFC 7541 section 7.1).
 #[test]
 fn secrets_stay_out_of_the_table() {
     for (name, value) in [

@@ -1,8 +1,8 @@
-//! The laws of the fuzz target over its seeds and mutations of them: the same in every run.
+//! Checks the laws of the fuzz target on its seeds and mutations of them; deterministic.
 
 use crate::support::laws;
 
-/// Mutations tried for each law.
+/// Number of mutations for each law.
 const MUTATIONS: usize = 10_000;
 
 #[test]

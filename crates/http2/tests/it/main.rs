@@ -1,4 +1,4 @@
-//! The HTTP/2 machine.
+//! Tests of the HTTP/2 machine.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 #[path = "../support/mod.rs"]

@@ -1,5 +1,5 @@
-//! Our machine at one end, the `h2` crate at the other: many requests at a time with bodies, trailers and resets, through pipes
-//! that cut the bytes anywhere.
+//! This machine at one end and the `h2` crate at the other: many concurrent requests with bodies, trailers
+//! and resets, through pipes that cut the bytes anywhere.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use http_types::{HeaderMap, Method, Request, Response};
 use http2::{ErrorCode, Event, Machine, Options, RequestLine};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// Requests of one connection.
+/// Number of requests of one connection.
 const REQUESTS: usize = 60;
 
-/// One exchange, made from a seed: both sides know what to expect.
+/// One exchange, derived from a seed: both sides know the expected messages.
 #[derive(Clone, Debug)]
 struct Plan {
     path: String,
@@ -23,7 +23,7 @@ struct Plan {
     interim: bool,
     /// Trailers of both messages.
     trailers: Option<String>,
-    /// The client resets the stream instead of ending its request.
+    /// Whether the client resets the stream instead of ending its request.
     resets: bool,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// A machine with its pipe: content that waits for windows is sent as they open.
+/// A machine with its pipe: content that waits for windows is sent when they open.
 struct Connection {
     machine: Machine,
     is_server: bool,
@@ -104,7 +104,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the windows allow.
+    /// Sends as much as the windows allow.
     fn send(&mut self) {
         let mut ended = Vec::new();
         for (&stream, (content, trailers)) in &mut self.pending {
@@ -134,7 +134,7 @@ fn number_of(path: &[u8]) -> usize {
     std::str::from_utf8(digits).unwrap().parse().unwrap()
 }
 
-/// Our server: answers by plan, checks what it receives.
+/// This server: answers as planned and checks the received messages.
 async fn our_server(pipe: DuplexStream, plans: Vec<Plan>, options: Options, seed: u64) {
     let mut connection = Connection::new(Machine::server(options), true, pipe, seed);
     let mut bodies: HashMap<u32, (usize, Vec<u8>)> = HashMap::new();
@@ -213,7 +213,8 @@ fn trailer(text: &str) -> HeaderMap {
     headers(&[("x-trailer".to_owned(), text.to_owned())])
 }
 
-/// All values of the names in the plan, name by name: a map does not keep the order of different names.
+/// Compares all values of the names in the plan, name by name: a map does not keep the order of different
+/// names.
 fn same_fields(map: &HeaderMap, fields: &[(String, String)]) {
     for (name, _) in fields {
         let expected: Vec<&str> =
@@ -347,12 +348,12 @@ async fn h2_answer(
     }
 }
 
-/// Our client: opens streams as the server allows, until every plan is done.
+/// This client: opens streams as the server allows, until every plan is done.
 async fn our_client(pipe: DuplexStream, plans: Vec<Plan>, options: Options, seed: u64) {
     let mut connection = Connection::new(Machine::client(options), false, pipe, seed);
     let mut waiting: Vec<usize> = (0..plans.len()).rev().collect();
     let mut done = 0;
-    // A stream above the server's limit would be refused, and h2 takes its trailers, which are on the way, for an error.
+    // A stream above the server's limit would be refused, and h2 treats its trailers in flight as an error.
     while !matches!(connection.next().await, Some((Event::Settings, _))) {}
     let mut bodies: HashMap<u32, (usize, Vec<u8>)> = HashMap::new();
     while done < plans.len() {
@@ -411,7 +412,7 @@ async fn our_client(pipe: DuplexStream, plans: Vec<Plan>, options: Options, seed
                 assert_eq!(trailer, plans[bodies[&stream].0].trailers.clone().map(String::into_bytes));
                 Some(stream)
             }
-            // h2 counts streams that were reset for a while: such a request is sent again.
+            // h2 counts recently reset streams: a refused request is sent again.
             Event::Reset { stream, code: ErrorCode::REFUSED_STREAM } => {
                 waiting.push(bodies.remove(&stream).unwrap().0);
                 connection.pending.remove(&stream);

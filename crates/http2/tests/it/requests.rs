@@ -1,4 +1,4 @@
-//! Which field sections are requests, responses and trailers.
+//! Field sections that are valid requests, responses and trailers.
 
 use crate::support::drive::{Conduct, Driven, Seen};
 use crate::support::wire::*;
@@ -15,7 +15,7 @@ fn serve(fields: Fields<'_>, flags: u8) -> Driven {
     driven
 }
 
-/// Why a request is malformed; empty for one that is not.
+/// The reason that a request is malformed; empty for a valid one.
 fn reason(fields: Fields<'_>, flags: u8) -> &'static str {
     match &serve(fields, flags).seen[..] {
         [Seen::Aborted { reason, .. }] => reason,

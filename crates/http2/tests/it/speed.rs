@@ -1,4 +1,4 @@
-//! What a head costs, as a figure to look at and not a test:
+//! Measures the cost of a head; reports a figure and checks nothing:
 //! `cargo test --release -p komainu-http2 --test it -- --ignored speed --nocapture`.
 
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use http::{Limits, Status};
 use http2::{Event, FieldBlock, HpackDecoder, HpackEncoder, Machine, Options};
 
-/// What a browser sends.
+/// The head of a typical browser request.
 const REQUEST: [(&str, &str); 12] = [
     (":method", "GET"),
     (":scheme", "https"),
@@ -93,7 +93,7 @@ fn exchanges() {
         let len = bytes.len() - 9;
         bytes[..5].copy_from_slice(&[0, (len >> 8) as u8, len as u8, 1, 5]);
         bytes[5..9].copy_from_slice(&stream.to_be_bytes());
-        // The client announces what it has read.
+        // The client announces the bytes that it has read.
         bytes.extend(b"\0\0\x04\x08\0\0\0\0\0\0\0\x04\0");
         bytes
     };

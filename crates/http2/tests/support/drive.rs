@@ -1,10 +1,10 @@
-//! A machine that is fed in pieces, and what it made of them.
+//! Drives a machine that is fed in pieces, and records its events.
 
 use http2::{ConnectionError, ErrorCode, Event, Machine, Options, Priority};
 
 pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An event with what it refers to.
+/// An event with the data it refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Head { stream: u32, status: u16, fields: Pairs, ended: bool },
@@ -20,26 +20,27 @@ pub(crate) enum Seen {
     Pong,
 }
 
-/// What whoever uses the machine does with its events.
+/// The reaction of the machine's user to events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conduct {
-    /// Nothing: every stream stays, no content is consumed.
+    /// None: every stream stays open, and no content is consumed.
     Keeps,
-    /// Consumes content; answers each request that has ended, and releases its stream, as it does those that were reset.
+    /// Consumes content; answers each request that has ended and releases its stream, and releases streams
+    /// that were reset.
     Serves,
-    /// Answers and releases each request as soon as its head is there.
+    /// Answers and releases each request as soon as its head is complete.
     Hurries,
 }
 
-/// A machine with its user.
+/// A machine with its simulated user.
 pub(crate) struct Driven {
     pub(crate) machine: Machine,
     pub(crate) conduct: Conduct,
     pub(crate) seen: Vec<Seen>,
     pub(crate) error: Option<ConnectionError>,
-    /// What it sent.
+    /// Output of the machine.
     pub(crate) out: Vec<u8>,
-    /// Bytes that were fed and not consumed.
+    /// Bytes that were fed but not consumed.
     rest: Vec<u8>,
     pub(crate) now_ms: u64,
 }
@@ -57,7 +58,7 @@ impl Driven {
         Driven { machine, conduct, seen: vec![], error: None, out: vec![], rest: vec![], now_ms: 0 }
     }
 
-    /// Feeds a piece, after what is left of those before.
+    /// Feeds a piece after the unconsumed bytes of earlier ones.
     pub(crate) fn feed(&mut self, piece: &[u8]) -> &mut Driven {
         self.rest.extend_from_slice(piece);
         while self.error.is_none() {
@@ -150,7 +151,7 @@ impl Driven {
         self.machine.release(stream);
     }
 
-    /// Content that comes in pieces is one.
+    /// Records an event; merges consecutive pieces of content.
     fn remember(&mut self, seen: Seen) {
         if let (
             Some(Seen::Data { stream: before, content, ended: ended_before }),
@@ -166,7 +167,7 @@ impl Driven {
         self.seen.push(seen);
     }
 
-    /// The frames sent so far, and no more.
+    /// Takes the frames sent so far.
     pub(crate) fn sent(&mut self) -> Vec<(u8, u8, u32, Vec<u8>)> {
         super::wire::frames(&std::mem::take(&mut self.out))
     }
@@ -176,10 +177,10 @@ impl Driven {
     }
 }
 
-/// What a machine made of bytes: events, and the error at the end.
+/// The result of feeding bytes: events, and the final error.
 pub(crate) type Outcome = (Vec<Seen>, Option<ConnectionError>);
 
-/// A machine of a side and a conduct, fed piece by piece.
+/// Runs a machine of one side with a conduct, fed piece by piece.
 pub(crate) fn run<'b>(
     is_server: bool,
     options: Options,

@@ -1,4 +1,5 @@
-//! What holds for all bytes whatever: the fuzz target and the replay test call these; each panics where its law breaks.
+//! Laws that hold for arbitrary bytes, called by the fuzz target and the replay test; each panics if its law
+//! is violated.
 
 use http::Limits;
 use http2::{FieldBlock, HpackDecoder, HpackEncoder, Options, Share};
@@ -6,8 +7,8 @@ use http2::{FieldBlock, HpackDecoder, HpackEncoder, Options, Share};
 use super::drive::{Conduct, run};
 use super::wire;
 
-/// Bytes as frames, to both sides: where they are cut never matters. The first byte says how the rest becomes frames and what
-/// the user does.
+/// Bytes as frames, on both sides: the result does not depend on where the bytes are cut. The first byte
+/// selects the conversion to frames and the user's conduct.
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((&first, rest)) = bytes.split_first() else { return };
     let is_server = first & 1 == 0;
@@ -37,13 +38,13 @@ pub(crate) fn frames(bytes: &[u8]) {
     }
 }
 
-/// Bytes as header blocks: what is decoded means the same when encoded again.
+/// Bytes as header blocks: a decoded section keeps its meaning when it is encoded again.
 pub(crate) fn hpack(bytes: &[u8]) {
     let limits = Limits { head_bytes_max: 4096, fields_max: 64, ..Limits::default() };
     let (mut decoder, mut again) = (HpackDecoder::new(256), HpackDecoder::new(4096));
     let (mut encoder, mut block, mut second) =
         (HpackEncoder::default(), FieldBlock::default(), FieldBlock::default());
-    // The blocks of one connection: each begins with its length.
+    // The blocks of one connection, each preceded by its length.
     let mut rest = bytes;
     while let [len, after @ ..] = rest {
         let (wire, after) = after.split_at(usize::from(*len).min(after.len()));
@@ -65,13 +66,14 @@ pub(crate) fn hpack(bytes: &[u8]) {
     }
 }
 
-/// Short forms of frames, so that mutations hit their contents and not only their lengths: kind, flags, stream, length, payload.
+/// Expands a compact notation of frames, so that mutations change contents and not only lengths: kind, flags,
+/// stream, length, payload.
 pub(crate) fn expand(mut bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     while let [kind, flags, stream, len, rest @ ..] = bytes {
         let (payload, rest) = rest.split_at(usize::from(*len).min(rest.len()));
         bytes = rest;
-        // The frames of RFC 9113 and the one of RFC 9218; now and then another one.
+        // Mostly the frame types of RFC 9113 and RFC 9218; occasionally another one.
         let kind = match kind {
             0..=9 | 16 => *kind,
             200.. => *kind,

@@ -1,4 +1,4 @@
-//! What the tests of the machine, the laws and the fuzz target share. Each of them uses a part only.
+//! Code shared by the tests of the machine, the laws and the fuzz target. Each of them uses only a part.
 #![allow(dead_code)]
 
 pub(crate) mod wire;

@@ -1,4 +1,4 @@
-//! Frames as a peer writes them, right or wrong.
+//! Valid and invalid frames as a peer writes them.
 
 use http2::HpackEncoder;
 
@@ -42,17 +42,18 @@ pub(crate) fn window_update(stream: u32, increment: u32) -> Vec<u8> {
     frame(WINDOW_UPDATE, 0, stream, &increment.to_be_bytes())
 }
 
-/// What a client begins with: the preface, empty settings, and the acknowledgement of the server's.
+/// The connection start of a client: preface, empty settings, and the acknowledgement of the server's
+/// settings.
 pub(crate) fn client_start() -> Vec<u8> {
     [PREFACE, &settings(&[]), &frame(SETTINGS, ACK, 0, &[])].concat()
 }
 
-/// The same of a server.
+/// The connection start of a server.
 pub(crate) fn server_start() -> Vec<u8> {
     [settings(&[]), frame(SETTINGS, ACK, 0, &[])].concat()
 }
 
-/// A header block that needs no table.
+/// A header block that uses no table.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -89,14 +90,14 @@ pub(crate) fn post(stream: u32, more: &[(&str, &str)]) -> Vec<u8> {
     headers(stream, 0, &[&POST[..], more].concat())
 }
 
-/// A request as a client with a table sends it.
+/// A request as a client with a dynamic table sends it.
 pub(crate) fn indexed_get(encoder: &mut HpackEncoder, stream: u32) -> Vec<u8> {
     let mut out = Vec::new();
     encoder.section(&mut out, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &out)
 }
 
-/// The frames in bytes that were sent: kind, flags, stream, payload.
+/// Parses sent bytes into frames: kind, flags, stream, payload.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<(u8, u8, u32, Vec<u8>)> {
     let mut frames = Vec::new();
     bytes = bytes.strip_prefix(PREFACE).unwrap_or(bytes);

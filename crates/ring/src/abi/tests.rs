@@ -114,7 +114,7 @@ fn the_header_says_what_the_library_does() {
         let found = found.and_then(|rest| rest.split(' ').next()?.trim_matches(['(', ')']).parse().ok());
         assert_eq!(found, Some(value), "{name}");
     }
-    // The ids of the parts, by name.
+    // The ids of the request parts, by name.
     for id in 1..32u8 {
         let Some(name) = FieldId::of_id(id) else { continue };
         let define = format!("#define KOMAINU_{} {id}", name.text()[1..].replace('-', "_").to_uppercase());
@@ -151,7 +151,7 @@ fn the_header_compiles_as_c_and_as_cpp() {
             .args(language)
             .arg(&file)
             .output();
-        // Where there is no C compiler, nobody builds a module either.
+        // Without a C compiler, no module can be built either.
         if let Ok(output) = run {
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }

@@ -1,4 +1,4 @@
-//! Writing without waiting, for event loops.
+//! Non-blocking writing, for event loops.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,10 +7,10 @@ use super::{
 };
 use crate::copy;
 
-/// As `komainu_head`, `komainu_interim` (status 1xx) or `komainu_trailers` (status 0).
+/// Non-blocking `komainu_head`, `komainu_interim` (status 1xx) or `komainu_trailers` (status 0).
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_try_head(
     request: *mut KomainuRequest,
@@ -34,10 +34,10 @@ pub unsafe extern "C" fn komainu_try_head(
     tried.map_or_else(code, |is_written| if is_written { KOMAINU_OK } else { KOMAINU_AGAIN })
 }
 
-/// As `komainu_try_write`, but sends the piece only if some of it is left.
+/// Like `komainu_try_write`, but sends the piece only if some of it is left.
 ///
 /// # Safety
-/// As the header says.
+/// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_try_write_later(
     request: *mut KomainuRequest,

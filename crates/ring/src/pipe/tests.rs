@@ -33,7 +33,7 @@ fn frames_of_every_length_come_out_as_they_went_in() {
         if payload.is_empty() {
             reader.append(pipe, 1, &mut back);
         }
-        // In pieces of seven, by both ways of reading.
+        // In pieces of seven bytes, with both ways of reading.
         while back.len() < payload.len() {
             if back.len() % 2 == 0 {
                 reader.append(pipe, 7, &mut back);
@@ -79,7 +79,8 @@ fn a_full_area_takes_nothing_and_no_crumbs() {
     let mut writer = Writer::new();
     assert_eq!(writer.body(pipe, &[1; 500]), Ok(124));
     assert_eq!(writer.body(pipe, &[1]), Ok(0));
-    // Twenty bytes free: enough for sixteen whole, not for the crumbs of more.
+    // Twenty bytes are free: enough for a whole payload of sixteen, but too little for a part of a larger
+    // one.
     pipe.tail.store(20, Relaxed);
     assert_eq!(writer.body(pipe, &[1; 100]), Ok(0));
     assert_eq!(writer.body(pipe, &[1; 16]), Ok(16));
@@ -92,7 +93,7 @@ fn a_reader_believes_no_position() {
     for head in [2, 5, 68, 1 << 31, u32::MAX, u32::MAX - 3] {
         pipe.head.store(head, Relaxed);
         let expected = if head == 5 { Ok(None) } else { Err(Breach::Position) };
-        // 4 and "ended": a frame's word with nothing behind it, whose kind is 0.
+        // 4 and the `ENDED` flag: a frame's word without payload, whose kind is 0.
         let found = Reader::new().next(pipe);
         assert!(found == expected || (head == 5 && found == Err(Breach::Frame)), "{head}: {found:?}");
     }

@@ -1,17 +1,18 @@
-//! What becomes of a slot when its worker lied or died.
+//! Recovery of slots whose worker violated the protocol or died.
 
 use super::{Lost, ServerSide, Ticket, Use};
 use crate::error::{Breach, WorkerFault, WorkerSlot};
 use crate::words::SlotPhase;
 
 impl ServerSide {
-    /// Ends a ticket whose answer is not to be believed.
+    /// Ends a ticket whose response is invalid.
     pub(super) fn break_off(&mut self, at: usize, breach: Breach) -> WorkerFault {
         let record = &self.records[at];
         let ended = record.ending.is_some();
         let worker_slot = record.worker_slot.or_else(|| if ended { None } else { self.holder(at)?.1 });
         match worker_slot {
-            // The worker has released it; it may be dead by now, with another worker in its slot.
+            // The worker has released the slot; it may be dead by now, with another worker in its worker
+            // slot.
             _ if ended => {
                 self.release(at);
                 self.mute(worker_slot, breach);
@@ -26,7 +27,8 @@ impl ServerSide {
         WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach }
     }
 
-    /// The holder of the slot is unknown, so no worker's death frees it: an honest worker may still write there.
+    /// Quarantines a slot whose holder is unknown: no worker's death frees it, because an honest worker may
+    /// still write to it.
     pub(super) fn quarantine(&mut self, at: usize) {
         self.records[at].worker_slot = None;
         self.records[at].used = Use::Broken;
@@ -41,13 +43,13 @@ impl ServerSide {
         self.faults.push(WorkerFault { worker_slot: worker_slot.map(WorkerSlot), breach });
     }
 
-    /// A whole answer outlives its worker, and is not its heir's.
+    /// Dissociates a complete response from its dead worker, so that it is not attributed to the successor.
     fn disown(&mut self, worker_slot: usize, at: usize) {
         let known = &mut self.records[at].worker_slot;
         *known = known.filter(|known| *known != worker_slot);
     }
 
-    /// Settles one slot on the death of `worker_slot`'s holder.
+    /// Resolves the state of one slot after the death of the holder of `worker_slot`.
     pub(super) fn settle(&mut self, worker_slot: usize, at: usize, lost: &mut Vec<Lost>) {
         let record = &self.records[at];
         let ticket = Ticket { slot: at as u16, generation: record.generation };
@@ -61,11 +63,11 @@ impl ServerSide {
         };
         let live = record.used == Use::Live;
         let phase = match (record.worker_slot, holder) {
-            // The word may have been scribbled on since; the first notice was believed.
+            // The word may have been overwritten since; the first valid notice is authoritative.
             (Some(known), Some((phase, Some(now)))) if known == worker_slot && now == worker_slot => phase,
             (Some(known), _) if known == worker_slot => SlotPhase::Claimed,
             (None, Some((phase, Some(now)))) if now == worker_slot => phase,
-            // Nobody knows who has it. (A cancelled one was claimed, and cannot be in the queue again.)
+            // The holder is unknown. (A cancelled request was claimed, and cannot be in the queue again.)
             (None, None) | (None, Some((SlotPhase::Ready, _))) if !live || holder.is_none() => {
                 if live {
                     lost.push(Lost { ticket, started });
@@ -76,7 +78,7 @@ impl ServerSide {
         };
         let record = &mut self.records[at];
         if live && phase != SlotPhase::Claimed && !self.worker_slots[worker_slot].mute {
-            // It finished, and died before it could say so.
+            // The worker finished the request and died before it could report that.
             record.worker_slot = None;
             record.ending = Some(phase);
             self.owed.push(ticket);

@@ -196,7 +196,7 @@ fn finishing_without_a_head_is_an_abort() {
 #[test]
 fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
     let mut rig = rig();
-    // More cancelled tags than the queue has cells, without anyone taking: the queue is rebuilt.
+    // More cancelled tags than the queue has cells, and no claims: the queue is rebuilt.
     for _ in 0..50 {
         let ticket = rig.submit(b"gone");
         rig.server.cancel(ticket, GONE);
@@ -268,7 +268,7 @@ fn an_answer_finished_but_not_reported_by_the_dead_is_found() {
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
     request.finish().unwrap();
-    // As if it had died between the state word and the lane.
+    // Simulates a death between writing the state word and the lane.
     lane::clear(&rig.server.shared, 0, 0);
     assert_eq!(rig.news(), []);
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
@@ -468,7 +468,7 @@ fn a_server_arms_only_when_nothing_waits() {
 #[test]
 fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
     let rig = rig();
-    // Nobody sleeps: nobody is to find it later.
+    // No worker sleeps, so none may find a stale wake-up later.
     rig.channel.wake_for_signals();
     let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -557,7 +557,7 @@ fn a_worker_measures_what_it_is_asked_to() {
     assert!(cpu.cpu_us.is_some_and(|us| us > 100) && cpu.memory_kib.is_none(), "{cpu:?}");
     let all = cost(Measure::All, 0);
     assert!(all.cpu_us.is_some() && all.memory_kib.is_some(), "{all:?}");
-    // Beside another request nobody knows which one the thread has worked for.
+    // With another request at the same time, the thread's CPU time cannot be attributed.
     let overlapping = cost(Measure::All, 1);
     assert_eq!((overlapping.cpu_us, overlapping.memory_kib), (None, None));
 }

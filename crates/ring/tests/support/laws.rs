@@ -1,9 +1,9 @@
-//! What holds for all bytes: fuzz targets and tests call these; each panics where its law breaks.
+//! Laws that hold for arbitrary bytes, called by fuzz targets and tests; each panics if its law is violated.
 
 use ring::wire::{self, Malformed, WireFields};
 
-/// Heads and trailers as a worker may write them: every field lies within the bytes, a malformed one is the last, and
-/// the fields before it, written again, are the same.
+/// Heads and trailers as a worker may write them: every field lies within the bytes, a malformed one is the
+/// last, and the fields before it are preserved when written again.
 pub(crate) fn ring_head(bytes: &[u8]) {
     if let Ok((status, fields)) = wire::response(bytes) {
         assert_eq!(status.to_le_bytes(), bytes[..2]);
