@@ -56,11 +56,11 @@ pub struct InterimResponse {
 /// Reason for which a stored response is used after asking the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validated {
-    /// The origin has answered 304.
+    /// The origin responded 304.
     NotModified,
-    /// The origin has answered an error with this status; the response is stale.
+    /// The origin responded with this error status; the stored response is stale.
     Error(Status),
-    /// The origin has answered nothing; the response is stale.
+    /// The origin did not respond; the stored response is stale.
     Unreachable,
 }
 
