@@ -11,7 +11,7 @@ use http::{Fields, Head, Length, Name, Status};
 pub enum Selected {
     /// The whole response.
     Whole,
-    /// These bytes of this total length: 206.
+    /// Range of bytes, and the total length: 206.
     Part(Range<u64>, u64),
     /// Not modified: 304.
     NotModified,

@@ -19,7 +19,7 @@ pub(crate) const FILE_BYTES: u64 = 112;
 /// Maximum purges not yet applied to every file. If there are more, everything is purged instead.
 pub(crate) const PURGES_MAX: usize = 1024;
 
-/// Name of a file, which encodes its content's key and the time of its storage.
+/// Name of a file, which identifies the response and the order of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileName {
     /// Hash of the URL.

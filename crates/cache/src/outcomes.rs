@@ -12,9 +12,9 @@ const SLOTS: usize = 4096;
 /// Outcome of the last response of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was stored.
+    /// The response was stored.
     Stored,
-    /// It was not stored.
+    /// The response was not stored.
     Refused(NotStored),
     /// The response was incomplete or missing.
     BrokenOff,

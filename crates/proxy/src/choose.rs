@@ -62,7 +62,7 @@ impl Requester for Exchange<'_> {
     }
 }
 
-/// One core's state of the load balancer.
+/// Load balancer state of one core.
 #[derive(Debug)]
 pub(crate) struct Balancer {
     turns: RefCell<Turns>,
@@ -116,8 +116,8 @@ impl Balancer {
         serves.then(|| Selection { shared, core, server: 0, probes: Cell::new(false), cookie: None })
     }
 
-    /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to `queue_ms` in the
-    /// queue. Servers `tried` before come last.
+    /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to
+    /// `queue_ms` in the queue. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s GroupShared,

@@ -10,7 +10,7 @@ use crate::failure::AttemptFailure;
 pub const FAILURE_REASONS: [&str; 7] =
     ["connect", "timeout", "closed", "invalid", "status", "refused", "resources"];
 
-/// One core's counters of one upstream server.
+/// Counters of one upstream server on one core.
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
     /// Requests sent to the server; each attempt counts.

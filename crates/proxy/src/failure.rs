@@ -8,13 +8,15 @@ use net::Fault;
 pub(crate) enum AttemptFailure {
     /// The connection could not be opened.
     Connect(&'static str),
-    /// This machine has no file descriptor or local port left for a connection.
+    /// The machine has no file descriptor or local port left for a connection.
     Starved,
     /// The connection was not open within `connect_ms`.
     ConnectSlow,
-    /// The upstream closed a kept connection before the first byte of a response, most likely while it was idle.
+    /// The upstream closed a kept connection before the first byte of a response, most likely while it was
+    /// idle.
     Stale,
-    /// The upstream refused to process the request (HTTP/2: REFUSED_STREAM, GOAWAY): it may be sent again, whatever its method.
+    /// The upstream refused to process the request (HTTP/2: REFUSED_STREAM, GOAWAY): it may be sent again,
+    /// whatever its method.
     Unprocessed,
     /// The connection broke before the response head was complete.
     Cut,
@@ -73,8 +75,8 @@ impl AttemptFailure {
         }
     }
 
-    /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does a lack of
-    /// descriptors or ports on this machine.
+    /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does
+    /// a lack of descriptors or ports on this machine.
     pub(crate) fn is_the_servers(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,5 @@
-//! The limit on concurrent requests of each server, over all cores, and the queue of requests that wait for a server.
+//! The limit on concurrent requests of each server, over all cores, and the queue of requests that wait for a
+//! server.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

@@ -33,7 +33,7 @@ const SWEEP_MS: u64 = 1_000;
 /// sending SETTINGS.
 const CONNECTS_DIALS_MAX: u32 = 2;
 
-/// One core's part of a group: kept connections, load balancer and retry budget. Cheap to clone; the
+/// Part of a group on one core: kept connections, load balancer and retry budget. Cheap to clone; the
 /// connections live as long as the last clone.
 #[derive(Clone)]
 pub struct Group(pub(crate) Rc<GroupState>);
@@ -120,7 +120,7 @@ pub(crate) struct GroupState {
     pools: Vec<Rc<CorePool>>,
     /// HTTP/2 connections to each server; empty for servers with other protocols.
     h2_pools: Vec<H2Pool>,
-    /// This core's counters of each server.
+    /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
     /// Display name of each server.
     pub(crate) shown: Vec<Rc<str>>,
@@ -289,8 +289,8 @@ impl GroupState {
         let since_us = self.core.now_us();
         let (link, address) = dialling.await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
-        // Begins after the connect: a connection in the listen queue's backlog does not wait for a worker
-        // yet.
+        // Only after connecting: a connection that waits for room in the listen queue does not wait for a
+        // worker.
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }

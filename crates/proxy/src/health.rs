@@ -15,7 +15,7 @@ pub struct Health {
     failures: AtomicU32,
     /// Consecutive ejections without a successful response between them.
     ejections: AtomicU32,
-    /// When the ejection ends; 0 if the server is not ejected.
+    /// Time at which the ejection ends; 0 if the server is not ejected.
     ejected_until_ms: AtomicU64,
     /// Whether a request that probes the server after its ejection is under way.
     probed: AtomicBool,
@@ -25,7 +25,7 @@ pub struct Health {
     turning: AtomicU32,
     /// The operator's [`UpstreamOrder`], as an index into [`UpstreamOrder::ALL`].
     order: AtomicU8,
-    /// When the server returned to service; 0 if it was never out of service.
+    /// Time at which the server returned to service; 0 if it was never out of service.
     back_since_ms: AtomicU64,
 }
 

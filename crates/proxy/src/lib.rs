@@ -1,5 +1,5 @@
-//! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what passes
-//! from one side to the other.
+//! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what
+//! passes from one side to the other.
 //!
 //! This crate forwards a request to an upstream server and returns the response. Forwarded messages are
 //! always encoded from the parsed message, so that no ambiguous bytes pass. Parsing is left to the `http`

@@ -64,7 +64,7 @@ pub struct RouteOptions {
     pub head: http::Limits,
 }
 
-/// One upstream server.
+/// An upstream server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamServer {
     /// Address of the server.

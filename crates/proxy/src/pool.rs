@@ -35,7 +35,7 @@ const SHOWN_BY: u32 = 4;
 /// Time after an unaided response on a new connection during which the server does not count as short of
 /// workers. A server that accepts one connection per iteration of its event loop has many waiting at first.
 const ADMITTING_MS: u64 = 250;
-/// One millisecond in the unit of [`CorePool::typical`].
+/// Units of a millisecond in the representation of [`CorePool::typical`].
 const MS: u32 = 64;
 
 /// The idle connections to one server, over all cores and all groups that use it.
@@ -62,7 +62,7 @@ pub(crate) struct IdleEntry {
     typical_ms: AtomicU32,
 }
 
-/// One core's idle connections and counts.
+/// Idle connections and counts of one core.
 struct CoreList {
     links: IdleLinks<IdleConnection>,
     /// Responses on kept connections. Only this core writes it.
@@ -98,7 +98,7 @@ struct QueuedConnection {
     until_closed: u64,
 }
 
-/// One core's part of the pool.
+/// Part of the pool on one core.
 pub(crate) struct CorePool {
     core: Core,
     mine: Arc<CoreList>,
@@ -247,8 +247,8 @@ impl CorePool {
         }
     }
 
-    /// Whether there are more than `idle_max` in all and this core has more than its share. The other cores'
-    /// lists are counted only in the second case.
+    /// Whether there are more than `idle_max` in all and this core has more than its share. The other lists
+    /// are counted only if this core exceeds its share.
     fn is_above(&self, idle_max: usize) -> bool {
         self.mine.links.len().saturating_mul(self.idle.count.load(Ordering::Relaxed).max(1)) > idle_max
             && self.idle.total() > idle_max

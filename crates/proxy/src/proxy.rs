@@ -118,7 +118,8 @@ impl Proxy {
             return x.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
         }
         if !request.head().0.protocol.is_empty() && !self.rules.request.asks_for_upgrade(&x.context("")) {
-            // An extended CONNECT without an upgrade would be taken for a GET (RFC 8441 section 4).
+            // An extended CONNECT for a protocol that is not allowed must not become a GET (RFC 8441 section
+            // 4).
             let reason = "this protocol is not passed on";
             return Box::pin(x.refuse(Status::NOT_IMPLEMENTED, reason)).await;
         }

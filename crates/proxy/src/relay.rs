@@ -1,4 +1,5 @@
-//! Relays one request and its response between a client and an upstream connection, in both directions at once.
+//! Relays one request and its response between a client and an upstream connection, in both directions at
+//! once.
 
 use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;

@@ -75,7 +75,8 @@ impl UpstreamRequest {
         &self.side
     }
 
-    /// Waits for the next piece of content: true if there is one in [`UpstreamRequest::data`], false at the end.
+    /// Waits for the next piece of content: true if there is one in [`UpstreamRequest::data`], false at the
+    /// end.
     pub(crate) async fn read_piece(&mut self) -> Result<bool, AttemptFailure> {
         let is_data = self.step().await? == UpstreamStep::Data;
         if is_data {

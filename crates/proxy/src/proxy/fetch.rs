@@ -120,8 +120,8 @@ impl FetchRequest {
         self.body = body;
     }
 
-    /// Attributes the request to a client's request: takes over its address and ids, and trusts the own
-    /// fields that name a client (`X-Forwarded-For` and the like).
+    /// Attributes the request to a client's request: takes over its address and ids, and trusts the fields of
+    /// this request that name a client (`X-Forwarded-For` and the like).
     #[must_use]
     pub fn because_of(mut self, request: &Request<'_>) -> FetchRequest {
         self.peer = request.peer();
