@@ -15,8 +15,8 @@ pub(crate) enum AttemptFailure {
     /// The upstream closed a kept connection before the first byte of a response, most likely while it was
     /// idle.
     Stale,
-    /// The upstream refused to process the request (HTTP/2: REFUSED_STREAM, GOAWAY): it may be sent again,
-    /// whatever its method.
+    /// The upstream refused to process the request (REFUSED_STREAM or GOAWAY of HTTP/2, FCGI_OVERLOADED): it
+    /// may be sent again, whatever its method.
     Unprocessed,
     /// The connection broke before the response head was complete.
     Cut,
