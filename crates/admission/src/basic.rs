@@ -1,21 +1,21 @@
-//! The credentials of Basic authentication (RFC 7617).
+//! Credentials of Basic authentication (RFC 7617).
 
 use data_encoding::BASE64;
 
-/// The longest user name and password together, in bytes.
+/// Maximum bytes of user name and password together.
 const BYTES_MAX: usize = 1024;
 
-/// A user name and a password, as a client sends them.
+/// User name and password, as sent by a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     bytes: Vec<u8>,
-    /// Where the name ends.
+    /// Position of the colon after the name.
     colon: usize,
 }
 
 impl Credentials {
-    /// Those of a value of `Authorization`; `None` for another scheme, and for what is malformed: without a colon, longer than 1 KiB,
-    /// or with control characters.
+    /// Parses a value of `Authorization`; `None` for another scheme or malformed credentials: without a
+    /// colon, longer than 1 KiB, or with control characters.
     #[must_use]
     pub fn parse(authorization: &[u8]) -> Option<Credentials> {
         let (scheme, rest) = authorization.split_at_checked(6)?;
@@ -31,19 +31,19 @@ impl Credentials {
         Some(Credentials { bytes, colon })
     }
 
-    /// The name.
+    /// Returns the user name.
     #[must_use]
     pub fn user(&self) -> &[u8] {
         &self.bytes[..self.colon]
     }
 
-    /// The password.
+    /// Returns the password.
     #[must_use]
     pub fn password(&self) -> &[u8] {
         &self.bytes[self.colon + 1..]
     }
 
-    /// Both, with the colon between them; a name has none.
+    /// Returns the name and the password, separated by a colon; names contain none.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -51,7 +51,7 @@ impl Credentials {
 }
 
 impl std::fmt::Debug for Credentials {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials")
             .field("user", &String::from_utf8_lossy(self.user()))

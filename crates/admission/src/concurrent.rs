@@ -1,4 +1,4 @@
-//! A limit on what a key may have at the same time: requests under way, or open connections.
+//! Limit on concurrent requests or connections of each key.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,42 +8,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::limiter::KeyHasher;
 use crate::table::TableAccount;
 
-/// Parts of the table, each with a lock of its own.
+/// Number of parts of the table, each with its own lock.
 const PARTS: usize = 64;
-/// Bytes of a key with its count, and the byte that a map has beside each place.
+/// Bytes of a key with its count, including one control byte of the map.
 const PLACE_BYTES: usize = size_of::<(u64, u32)>() + 1;
 
-/// A limit of concurrent things, for all cores. It remembers only keys that have something: memory follows what is open.
+/// Concurrency limit, shared by all cores. Only keys in use are stored, so memory follows their number.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     max: AtomicU32,
-    /// Keys of each part.
+    /// Maximum keys of each part.
     keys_max: usize,
     parts: Box<[Mutex<CountedKeys>]>,
     secret: RandomState,
     account: ConcurrencyAccount,
-    /// Refused, or in a dry run would have been.
+    /// Number of refused requests, including those that a dry run would have refused.
     pub refused: AtomicU64,
-    /// Not counted, for want of room in the table.
+    /// Number of uncounted requests, because the table was full.
     pub uncounted: AtomicU64,
 }
 
-/// A place under the limit, which is free again when this is dropped.
+/// A place under the limit; dropping it releases the place.
 #[derive(Debug)]
 pub struct ConcurrencyPlace {
     limiter: Arc<ConcurrencyLimiter>,
     key: u64,
 }
 
-/// The key has as many as it may.
+/// Error: the key has reached its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
-/// The keys of one part.
+/// Keys of one part.
 #[derive(Debug, Default)]
 struct CountedKeys {
     counts: HashMap<u64, u32>,
-    /// What is accounted for it.
+    /// Accounted bytes.
     bytes: usize,
 }
 
@@ -56,13 +56,13 @@ impl std::fmt::Debug for ConcurrencyAccount {
 }
 
 impl ConcurrencyLimiter {
-    /// A limit of `max` for each key (0 for none), which counts about `keys_max` keys at most: others pass uncounted. `account` is
-    /// called with the memory that its table takes.
+    /// Creates a limit of `max` for each key (0: none) that counts about `keys_max` keys at most; further
+    /// ones pass uncounted. `account` is called with the memory of the table.
     #[must_use]
     pub fn new(max: u32, keys_max: usize, account: TableAccount) -> ConcurrencyLimiter {
         ConcurrencyLimiter {
             max: AtomicU32::new(max),
-            // Keys are not spread evenly.
+            // Extra room, because keys are not distributed evenly.
             keys_max: (keys_max + keys_max / 4).div_ceil(PARTS),
             parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             secret: RandomState::new(),
@@ -72,28 +72,28 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// How many a key may have; 0 for no limit.
+    /// Returns the limit of each key; 0: none, which the caller checks before [`ConcurrencyLimiter::enter`].
     #[must_use]
     pub fn max(&self) -> u32 {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Sets it. What is there stays, also where it is more.
+    /// Sets the limit. Places in use remain, even if they exceed it.
     pub fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
 
-    /// Begins a key.
+    /// Starts hashing a key.
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
         KeyHasher::of(self.secret.build_hasher())
     }
 
-    /// Takes a place; `None` where there is no room to count the key. With `is_dry` it is counted that it would be refused, and it
-    /// gets a place.
+    /// Takes a place; `None` if there is no room to count the key. With `is_dry` a refusal is only counted
+    /// and a place is returned.
     ///
     /// # Errors
-    /// [`TooMany`], which is counted.
+    /// [`TooMany`]; the refusal is counted.
     pub fn enter(self: &Arc<Self>, key: u64, is_dry: bool) -> Result<Option<ConcurrencyPlace>, TooMany> {
         let max = self.max();
         let mut part = self.part(key);
@@ -110,26 +110,26 @@ impl ConcurrencyLimiter {
             return Ok(None);
         } else {
             part.counts.insert(key, 1);
-            // Places of keys that are gone may not count as room.
+            // Slots of removed keys may not be part of the reported capacity.
             let bytes = part.bytes_now().max(part.bytes);
             self.account(&mut part, bytes);
         }
         Ok(Some(ConcurrencyPlace { limiter: self.clone(), key }))
     }
 
-    /// Whether a key has as many as it may.
+    /// Whether a key has reached its limit.
     #[must_use]
     pub fn is_full(&self, key: u64) -> bool {
         self.count(key) >= self.max()
     }
 
-    /// How many a key has now.
+    /// Returns the number of places that a key uses.
     #[must_use]
     pub fn count(&self, key: u64) -> u32 {
         self.part(key).counts.get(&key).copied().unwrap_or(0)
     }
 
-    /// Bytes of its table now.
+    /// Returns the bytes of the table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| lock(part).bytes).sum()
@@ -147,13 +147,13 @@ impl ConcurrencyLimiter {
     }
 }
 
-/// No thread panics while it holds one of these.
+/// Ignores poisoning, because no thread panics while it holds the lock.
 fn lock(part: &Mutex<CountedKeys>) -> MutexGuard<'_, CountedKeys> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CountedKeys {
-    /// The map keeps an eighth of its places free.
+    /// Returns the memory of the map, which keeps an eighth of its slots free.
     fn bytes_now(&self) -> usize {
         (self.counts.capacity() + self.counts.capacity() / 7) * PLACE_BYTES
     }
@@ -168,7 +168,7 @@ impl Drop for ConcurrencyPlace {
             return;
         }
         part.counts.remove(&self.key);
-        // After a crowd, the memory is given back.
+        // Releases memory after a peak.
         let len = part.counts.len();
         if part.bytes > 128 * PLACE_BYTES && len * PLACE_BYTES < part.bytes / 8 {
             part.counts.shrink_to(len * 2);
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(limiter.enter(7, false).unwrap_err(), TooMany);
         assert!(limiter.enter(8, false).is_ok());
         assert_eq!((limiter.count(7), limiter.count(8)), (2, 0));
-        // A dry run counts, and refuses nothing.
+        // A dry run counts refusals but does not refuse.
         let dry = limiter.enter(7, true).unwrap();
         assert_eq!((limiter.count(7), limiter.refused.load(Ordering::Relaxed)), (3, 2));
         drop((places, dry));

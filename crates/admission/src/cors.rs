@@ -1,42 +1,44 @@
-//! Cross-origin requests (the Fetch standard's CORS protocol): which origins may read responses, and what preflights are answered.
+//! Cross-origin requests (the CORS protocol of the Fetch standard): origins that may read responses, and
+//! replies to preflights.
 
 use http::{Fields, Name};
 
-/// Bytes of the names that a preflight asks for, at most.
+/// Maximum bytes of the field names that a preflight asks for.
 const HEADERS_BYTES_MAX: usize = 4096;
 
-/// Origins that may read responses.
+/// Pattern of origins that may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
-    /// This one, as browsers write it: `https://app.example`.
+    /// One origin, as browsers write it: `https://app.example`.
     Exact(String),
-    /// Those whose host is below a domain, at any depth: `https://*.example`.
+    /// Origins whose host is below a domain, at any depth: `https://*.example`.
     Below {
-        /// `https://`.
+        /// Scheme, such as `https://`.
         scheme: String,
-        /// `.example`, and the port where it is not the scheme's own.
+        /// Domain with a leading dot, such as `.example`, and the port unless it is the scheme's default.
         suffix: String,
     },
 }
 
-/// Which origins may read responses, and how.
+/// CORS rules of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsRules {
-    /// `None` for all of them.
+    /// Origins that may read responses; `None`: all.
     pub origins: Option<Vec<OriginPattern>>,
-    /// Methods, as a list.
+    /// Allowed methods.
     pub methods: Vec<String>,
-    /// Fields that a request may have; `None` for whatever is asked for.
+    /// Allowed request fields; `None`: all that a preflight asks for.
     pub headers: Option<Vec<String>>,
-    /// Fields that a script may read, in addition to those that it always may.
+    /// Response fields that a script may read, in addition to those that it always may.
     pub expose: Vec<String>,
-    /// Whether cookies and `Authorization` are sent and the response is readable all the same. Not with all origins.
+    /// Whether responses to requests with credentials (cookies, `Authorization`) are readable. Not allowed
+    /// with all origins.
     pub credentials: bool,
-    /// How long a browser remembers a preflight, in seconds.
+    /// Time for which a browser caches a preflight, in seconds.
     pub max_age_s: u64,
 }
 
-/// Why a preflight is refused.
+/// Reason for refusing a preflight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreflightRefusal(pub &'static str);
 
@@ -59,7 +61,7 @@ impl OriginPattern {
 }
 
 impl CorsRules {
-    /// The field names that a response's own values are replaced of.
+    /// Response fields whose values are replaced by those of the rules.
     pub const REPLACED: [&'static str; 3] =
         ["access-control-allow-origin", "access-control-allow-credentials", "access-control-expose-headers"];
 
@@ -67,7 +69,8 @@ impl CorsRules {
         self.origins.as_ref().is_none_or(|origins| origins.iter().any(|known| known.matches(origin)))
     }
 
-    /// The fields of a response to a request with this `Origin`: nothing but `Vary` for one that may not read it.
+    /// Returns the fields for a response to a request with this `Origin`; only `Vary` for an origin that may
+    /// not read it.
     #[must_use]
     pub fn response(&self, origin: Option<&[u8]>) -> Fields {
         let mut fields = Fields::new();
@@ -83,7 +86,7 @@ impl CorsRules {
             push(fields, "Access-Control-Allow-Origin", b"*");
             return;
         }
-        // Also where the request has none: a cache may hold this response for one that has.
+        // Needed even without `Origin`, because a cache may use this response for a request that has one.
         fields.push(Name::Vary, b"Origin");
         let Some(origin) = origin.filter(|origin| self.allows(origin)) else { return };
         push(fields, "Access-Control-Allow-Origin", origin);
@@ -92,10 +95,10 @@ impl CorsRules {
         }
     }
 
-    /// The fields of the answer to a preflight: of this origin, for this method, with these fields.
+    /// Returns the fields for the reply to a preflight with this origin, method and request fields.
     ///
     /// # Errors
-    /// Why such a request is not allowed.
+    /// The reason for not allowing the request.
     pub fn preflight(
         &self,
         origin: &[u8],
@@ -136,12 +139,12 @@ impl CorsRules {
     }
 }
 
-/// A byte of a token (RFC 9110 section 5.6.2).
+/// Whether a byte is allowed in a token (RFC 9110 section 5.6.2).
 fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// A value that is not valid in a field is left out, and with it the permission.
+/// Adds a field. An invalid value is omitted, so that permission is not granted.
 fn push(fields: &mut Fields, name: &str, value: &[u8]) {
     let _ = fields.try_push(name.as_bytes(), value);
 }

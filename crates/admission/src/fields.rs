@@ -1,29 +1,30 @@
-//! What a response states about limits: `RateLimit-Policy` and `RateLimit`
+//! Rate limit fields of responses: `RateLimit-Policy` and `RateLimit`
 //! (draft-ietf-httpapi-ratelimit-headers-11, structured fields as in RFC 9651).
 
 use std::fmt::Write;
 
 use crate::quota::Quota;
 
-/// How much of a limit a client has left.
+/// Remaining quota of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitState {
-    /// Requests that would pass at once.
+    /// Number of requests that would pass immediately.
     pub left: u64,
-    /// In how many nanoseconds there is room for one more.
+    /// Time until one more request passes, in nanoseconds.
     pub next_ns: u64,
 }
 
-/// A member of `RateLimit-Policy`: how many requests (`q`) in how many seconds (`w`). `name` has printable ASCII alone.
+/// Returns a member of `RateLimit-Policy`: number of requests (`q`) and window in seconds (`w`). `name` must
+/// be printable ASCII.
 #[must_use]
 pub fn policy_item(name: &str, quota: &Quota) -> String {
     let mut item = quoted(name);
-    // A string takes everything.
+    // Writing to a string does not fail.
     let _ = write!(item, ";q={};w={}", quota.size(), seconds(quota.window_ns()));
     item
 }
 
-/// A member of `RateLimit`: what is left (`r`), and in how many seconds there is more (`t`).
+/// Returns a member of `RateLimit`: remaining requests (`r`) and seconds until there are more (`t`).
 #[must_use]
 pub fn state_item(name: &str, state: LimitState) -> String {
     let mut item = quoted(name);
@@ -31,12 +32,12 @@ pub fn state_item(name: &str, state: LimitState) -> String {
     item
 }
 
-/// Whole seconds, rounded up.
+/// Converts to whole seconds, rounded up.
 fn seconds(ns: u64) -> u64 {
     ns.div_ceil(1_000_000_000)
 }
 
-/// A string of structured fields.
+/// Encodes a string of structured fields.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 24);
     out.push('"');

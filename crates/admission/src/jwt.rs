@@ -1,7 +1,8 @@
-//! JSON Web Tokens (RFC 7519): whether one is valid, and what it says of who sends it.
+//! JSON Web Tokens (RFC 7519): verification, and access to the claims.
 //!
-//! The signature is verified by `jsonwebtoken`. What this module adds: only algorithms that are allowed, and that fit the key; keys of a JWKS
-//! (RFC 7517) by their id; claims, at a time that the caller gives.
+//! The signature is verified by `jsonwebtoken`. This module adds the selection of the algorithm, which must
+//! be allowed and fit the key, the selection of keys of a JWKS (RFC 7517) by id, and the checks of claims at
+//! a time given by the caller.
 
 use std::fmt;
 
@@ -10,36 +11,36 @@ use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
-/// The longest token that is looked at, in bytes.
+/// Maximum length of a token in bytes.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Keys of a set that are used, at most.
+/// Maximum keys used of a set.
 const KEYS_MAX: usize = 100;
-/// Keys without an id that are tried for one token, at most.
+/// Maximum keys tried for one token.
 const TRIED_MAX: usize = 4;
-/// The shortest secret of HMAC that is used, in bytes (RFC 7518 section 3.2).
+/// Minimum length of an HMAC secret in bytes (RFC 7518 section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
 
-/// What a token has to be.
+/// Requirements of a token.
 #[derive(Clone, Debug, Default)]
 pub struct JwtRules {
-    /// Who may have issued it; empty for anybody whose key is in the set.
+    /// Allowed issuers; empty: any whose key is in the set.
     pub issuers: Vec<String>,
-    /// Its audiences: it has to name one of these; empty for any.
+    /// Allowed audiences, of which the token must name one; empty: any.
     pub audiences: Vec<String>,
-    /// The algorithms, by their names in RFC 7518.
+    /// Allowed algorithms, by their names in RFC 7518.
     pub algorithms: Vec<String>,
-    /// By how much clocks may differ, in seconds.
+    /// Allowed clock difference in seconds.
     pub leeway_s: u64,
-    /// Claims that it must have, and the values of which it must have one.
+    /// Required claims, and for each the values of which it must have one.
     pub claims: Vec<(String, Vec<String>)>,
 }
 
-/// Keys that tokens are signed with.
+/// Set of keys that tokens are signed with.
 pub struct JwtKeys(Vec<JwtKey>);
 
 struct JwtKey {
     id: Option<String>,
-    /// The one algorithm that it is for, where it says so.
+    /// The only algorithm of the key, if it declares one.
     algorithm: Option<String>,
     kind: KeyKind,
     key: DecodingKey,
@@ -57,33 +58,33 @@ enum KeyKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifiedToken {
     claims: Map<String, Value>,
-    /// Until when it is valid, in seconds since 1970.
+    /// Time until which the token is valid, in seconds since 1970.
     pub until_s: u64,
 }
 
-/// Why a token is refused.
+/// Reason for refusing a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JwtRefusal {
-    /// It is not valid.
+    /// The token is invalid.
     Invalid(&'static str),
-    /// No key of the set can have signed it: a newer set may have the key.
+    /// No key of the set fits the token; a newer set may contain the key.
     UnknownKey,
-    /// It is valid, but does not have the claims that are asked for.
+    /// The token is valid, but lacks a required claim.
     Insufficient,
 }
 
-/// What a token's head says.
+/// Header parameters of a token.
 struct TokenHead {
     algorithm: String,
     key_id: Option<String>,
 }
 
 impl JwtKeys {
-    /// Reads a JWKS. Keys that are not for signatures, or of kinds that are not known, are left out. `allows_secrets` says that it may have
-    /// secrets (`oct`): not where it was fetched, because what is published is none.
+    /// Parses a JWKS. Keys that are not for signatures or of unknown types are ignored. `allows_secrets`
+    /// permits secrets (`oct`); it must not be set for a fetched set, because published keys are not secret.
     ///
     /// # Errors
-    /// Text that is no JWKS. A set without a key that can be used is valid: no token is valid by it.
+    /// The text is not a JWKS. A set without usable keys is valid, but verifies no token.
     pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, String> {
         let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`, as a JWKS has")?;
@@ -92,16 +93,16 @@ impl JwtKeys {
         Ok(JwtKeys(keys))
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a token is valid at a time, in seconds since 1970. It takes some 20 to 200 µs.
+    /// Verifies a token at a time in seconds since 1970. Takes about 20 to 200 µs.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for refusing the token.
     pub fn verify(&self, rules: &JwtRules, token: &[u8], now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
         let head = TokenHead::read(token)?;
         let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm));
@@ -113,7 +114,7 @@ impl JwtKeys {
             key.kind == kind && is_named && key.algorithm.as_ref().is_none_or(|own| *own == head.algorithm)
         };
         let mut validation = Validation::new(algorithm);
-        // Claims are looked at below, by the caller's clock.
+        // Claims are checked below, by the caller's clock.
         validation.required_spec_claims.clear();
         validation.validate_exp = false;
         validation.validate_aud = false;
@@ -165,7 +166,7 @@ impl JwtKey {
     }
 }
 
-/// The kind of key that an algorithm needs: one of another kind is never used for it.
+/// Returns the type of key that an algorithm requires; a key of another type is never used for it.
 fn kind_of(algorithm: &str) -> Option<KeyKind> {
     match algorithm {
         "RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" => Some(KeyKind::Rsa),
@@ -185,7 +186,8 @@ impl TokenHead {
         let head = token.split(|&byte| byte == b'.').next().unwrap_or_default();
         let head = BASE64URL_NOPAD.decode(head).map_err(|_| INVALID)?;
         let head: Map<String, Value> = serde_json::from_slice(&head).map_err(|_| INVALID)?;
-        // What must be understood is not (RFC 7515 section 4.1.11).
+        // A token with critical extensions must be rejected, because none is supported (RFC 7515 section
+        // 4.1.11).
         if head.contains_key("crit") {
             return Err(JwtRefusal::Invalid("it has extensions that are not known"));
         }
@@ -232,7 +234,7 @@ impl JwtRules {
 }
 
 impl VerifiedToken {
-    /// A claim; dots lead into objects (`realm_access.roles`), unless a claim has the name with its dots.
+    /// Returns a claim. Dots lead into objects (`realm_access.roles`), unless a claim has the whole name.
     fn claim(&self, name: &str) -> Option<&Value> {
         self.claims.get(name).or_else(|| {
             let mut parts = name.split('.');
@@ -241,8 +243,8 @@ impl VerifiedToken {
         })
     }
 
-    /// The text of a claim: a list's items with commas between them. `None` where there is none, it is an object, or an item has a comma
-    /// itself: whoever reads the list would take it for two.
+    /// Returns a claim as text; the items of a list are joined by commas. `None` if it is absent, an object,
+    /// or a list with an item that contains a comma, because that would be read as two items.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match self.claim(name)? {
@@ -254,7 +256,8 @@ impl VerifiedToken {
         }
     }
 
-    /// Whether a claim is one of these values, or a list that has one of them. The words of `scope` are a list (RFC 8693 section 4.2).
+    /// Whether a claim, or an item of it if it is a list, is one of these values. `scope` is a list of words
+    /// (RFC 8693 section 4.2).
     fn has(&self, name: &str, values: &[String]) -> bool {
         let is_value = |text: &str| values.iter().any(|value| value == text);
         match self.claim(name) {
@@ -265,14 +268,14 @@ impl VerifiedToken {
         }
     }
 
-    /// Bytes of memory that it holds, about.
+    /// Returns the approximate bytes of memory held.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.claims.iter().map(|(name, value)| 64 + name.len() + value.to_string().len()).sum()
     }
 }
 
-/// A claim that is one value, as text.
+/// Returns a scalar claim as text.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -281,7 +284,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// A time as claims have it: seconds since 1970, possibly with a fraction.
+/// Parses a time in a claim: seconds since 1970, possibly with a fraction.
 fn seconds(value: &Value) -> Option<u64> {
     let float = || value.as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
     value.as_u64().or_else(|| float().map(|seconds| seconds as u64))

@@ -1,10 +1,11 @@
-//! Admission: whether a request may be answered now, later or not at all, by how often its key has asked, by how much it has under way and by who sends it.
+//! Admission control: rate limits, concurrency limits, authentication and cross-origin rules of requests.
 //!
-//! This crate owns the decision and what is remembered for it: a quota as pure arithmetic, a bounded table of keys that all cores
-//! share, the fields that state it, the users and passwords of a file, tokens, signed URLs, and which origins may read responses. It never opens a socket, reads a clock or knows a
-//! configuration file: `komainu` passes the key and the time, and does what is decided.
+//! This crate makes the decisions and keeps the state that they need: quotas as pure arithmetic, a bounded
+//! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs and CORS rules.
+//! It does not open sockets, read clocks or know configuration files: `komainu` passes the key and the time,
+//! and carries out the decision.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those listed before it.
 
 mod quota;
 mod table;

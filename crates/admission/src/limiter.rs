@@ -1,4 +1,4 @@
-//! One limit: its quota, the table of its keys, and the requests that wait for their turn.
+//! A rate limit: its quota, the table of its keys, and delayed requests.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,19 +11,20 @@ use crate::table::{KeyTable, TableAccount};
 use crate::unreported::{LimitKey, Unreported, UnreportedKeys};
 use aws_lc_rs::digest::Context;
 
-/// Servers that may share a limit, each of which can spend all of a key before it hears of the others.
+/// Maximum servers assumed to share a limit; each can spend a key's whole quota before it learns of the
+/// others.
 const SERVERS_MAX: u64 = 64;
 
-/// What a limit is.
+/// Options of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimiterOptions {
-    /// How often a key may ask.
+    /// Allowed rate and burst of a key.
     pub quota: Quota,
-    /// How long a request waits for its turn at most; zero refuses at once.
+    /// Maximum delay of a request; zero refuses immediately.
     pub delay_max: Duration,
-    /// Requests that wait at the same time, over all cores; more are refused.
+    /// Maximum delayed requests at a time, over all cores; more are refused.
     pub delayed_max: u32,
-    /// Keys that are remembered, about.
+    /// Approximate number of keys that are stored.
     pub keys_max: usize,
 }
 
@@ -33,81 +34,82 @@ impl LimiterOptions {
     }
 }
 
-/// What a limit has done since it was made.
+/// Counters of a limit since its creation.
 #[derive(Debug, Default)]
 pub struct LimitCounters {
-    /// Requests that were refused, or in a dry run would have been.
+    /// Refused requests, including those that a dry run would have refused.
     pub refused: AtomicU64,
-    /// Requests that had to wait.
+    /// Delayed requests.
     pub delayed: AtomicU64,
-    /// Keys that were forgotten before their time, for want of room: each may ask as if it had not asked before.
+    /// Keys evicted for lack of room before their buckets were full; each is treated as new.
     pub forgotten: AtomicU64,
 }
 
-/// A limit, for all cores.
+/// A rate limit, shared by all cores.
 #[derive(Debug)]
 pub struct Limiter {
     options: LimiterOptions,
     table: KeyTable,
     secret: RandomState,
     delayed: AtomicU32,
-    /// What was not reported to the servers that share the limit.
+    /// Spending not yet reported to the servers that share the limit.
     unreported: Option<UnreportedKeys>,
-    /// Turns that were given back while others of the same key wait for later ones: the key, and its state after the turn. At most
-    /// as many as may wait. It is locked inside of a change of the table.
+    /// Slots given back while later slots of the same key are in use: the key, and its state after the slot.
+    /// At most `delayed_max` entries. Locked within a change of the table.
     freed: Mutex<BTreeSet<(u64, u64)>>,
-    /// What it has done.
+    /// Counters of the limit.
     pub counters: LimitCounters,
 }
 
-/// Makes the key of a request from its parts, which a secret keeps hidden: nobody can look for two keys that are the same here.
+/// Hasher that makes the key of a request from its parts. A secret seed prevents the construction of
+/// colliding keys.
 pub struct KeyHasher {
     local: std::hash::DefaultHasher,
-    /// Of a limit that is shared.
+    /// Digest of the key's name in all servers, if the limit is shared.
     name: Option<Box<Context>>,
 }
 
-/// What becomes of a request.
+/// Decision about a request.
 #[derive(Debug)]
 pub enum LimitVerdict {
-    /// It may be answered now. The key's state is for [`Limiter::left`].
+    /// The request may be served now.
     Pass {
-        /// When its bucket is full again.
+        /// Time at which the key's bucket is full again; an argument of [`Limiter::left`].
         full_at_ns: u64,
     },
-    /// It may be answered after this time.
+    /// The request may be served after a delay.
     Delay {
-        /// How long.
+        /// Delay in nanoseconds.
         wait_ns: u64,
-        /// Its place among the requests that wait.
+        /// Place of the delayed request.
         place: DelayPlace,
     },
-    /// It is refused.
+    /// The request is refused.
     Refuse {
-        /// After which time it would not be.
+        /// Time after which it would be admitted, in nanoseconds.
         retry_ns: u64,
     },
 }
 
-/// The place of a request that waits, and its turn. Dropping it makes room for another and gives the turn back to the key: the
-/// client has left. [`DelayPlace::take`] uses the turn.
+/// A delayed request and its time slot. Dropping it, because the client has left, releases the place and
+/// gives the slot back to the key. [`DelayPlace::take`] uses the slot.
 #[derive(Debug)]
 pub struct DelayPlace {
     limiter: Arc<Limiter>,
     key: LimitKey,
-    /// The key's state after the turn.
+    /// State of the key after the slot.
     full_at_ns: u64,
     since_ns: u64,
     is_taken: bool,
 }
 
 impl KeyHasher {
-    /// Begins with the secret that is in the hasher.
+    /// Creates a key hasher from a secretly seeded hasher.
     pub(crate) fn of(hasher: std::hash::DefaultHasher) -> KeyHasher {
         KeyHasher { local: hasher, name: None }
     }
 
-    /// Adds a part. Its length is a part of the key: `ab` and `c` are not `a` and `bc`.
+    /// Adds a part with its length, so that `ab`, `c` and `a`, `bc` differ.
     pub fn add(&mut self, part: &[u8]) {
         self.local.write_usize(part.len());
         self.local.write(part);
@@ -117,13 +119,13 @@ impl KeyHasher {
         }
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> u64 {
         self.local.finish()
     }
 
-    /// The key with its name in all servers.
+    /// Returns the key with its name in all servers.
     #[must_use]
     pub fn limit_key(self) -> LimitKey {
         let mut key = LimitKey::from(self.local.finish());
@@ -135,7 +137,7 @@ impl KeyHasher {
 }
 
 impl Limiter {
-    /// A limit that nobody has used yet. `account` is called with the memory that its table takes.
+    /// Creates an unused limit. `account` is called with the memory of the table.
     #[must_use]
     pub fn new(options: LimiterOptions, account: TableAccount) -> Limiter {
         Limiter {
@@ -149,21 +151,22 @@ impl Limiter {
         }
     }
 
-    /// A limit that several servers share. `scope` says which one it is: the same in all of them.
+    /// Creates a limit that several servers share. `scope` identifies the limit and must be equal on all of
+    /// them.
     #[must_use]
     pub fn shared(options: LimiterOptions, account: TableAccount, scope: &[u8]) -> Limiter {
         let unreported = Some(UnreportedKeys::new(scope, options.keys_max, account.clone()));
         Limiter { unreported, ..Limiter::new(options, account) }
     }
 
-    /// What was counted here since the last call, for those that share it.
+    /// Takes the spending of this server since the last call, for the servers that share the limit.
     #[must_use]
     pub fn take_unreported(&self) -> Vec<Unreported> {
         self.unreported.as_ref().map(UnreportedKeys::take).unwrap_or_default()
     }
 
-    /// All servers together have spent so much of a key that at `now_ns` its bucket is full again only in `ahead_ns`. More than
-    /// [`SERVERS_MAX`] servers could have spent at once is not believed.
+    /// Sets the state of a key from the total spending of all servers: at `now_ns` its bucket is full in
+    /// `ahead_ns`. Limited to the amount that [`SERVERS_MAX`] servers could have spent at once.
     pub fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
         let Some(unreported) = &self.unreported else { return };
         let of_one_ns = self.options.quota.window_ns().saturating_add(self.options.delay_ns_max());
@@ -173,28 +176,28 @@ impl Limiter {
         });
     }
 
-    /// Remembers for other servers that a key's state has changed from `before_ns`.
+    /// Records a change of a key's state from `before_ns`, for the other servers.
     fn note(&self, key: LimitKey, before_ns: u64, after_ns: u64) {
         if let Some(unreported) = self.unreported.as_ref().filter(|_| before_ns != after_ns) {
             unreported.add(key, before_ns, after_ns);
         }
     }
 
-    /// What it is.
+    /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &LimiterOptions {
         &self.options
     }
 
-    /// Begins the key of a request.
+    /// Starts hashing the key of a request.
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
         let name = self.unreported.as_ref().map(|unreported| Box::new(unreported.scope()));
         KeyHasher { local: self.secret.build_hasher(), name }
     }
 
-    /// Decides about a request of a key, and counts it against the key unless it is refused. The times of all calls are those of
-    /// one clock.
+    /// Decides about a request of a key, and counts it against the key unless it is refused. All calls must
+    /// use the same clock.
     pub fn admit(self: &Arc<Self>, key: impl Into<LimitKey>, now_ns: u64) -> LimitVerdict {
         let key = key.into();
         let Limiter { options, counters, .. } = &**self;
@@ -226,7 +229,7 @@ impl Limiter {
         updated.result
     }
 
-    /// Takes back that a request was counted: another limit has refused it.
+    /// Uncounts a request, because another limit has refused it.
     pub fn refund(&self, key: impl Into<LimitKey>, now_ns: u64) {
         let key = key.into();
         self.table.update(key.local, now_ns, |full_at_ns| {
@@ -236,21 +239,22 @@ impl Limiter {
         });
     }
 
-    /// How many requests more a key may send at once, and in how many nanoseconds there is room for one more than that.
+    /// Returns the number of further requests that the key may send at once, and the time in nanoseconds
+    /// until there is room for one more.
     #[must_use]
     pub fn left(&self, full_at_ns: u64, now_ns: u64) -> (u64, u64) {
         let quota = &self.options.quota;
         (quota.left(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns))
     }
 
-    /// Bytes of its table now.
+    /// Returns the bytes of the table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
 
-    /// Finds a turn for a request that cannot pass at once: one that was given back, or else the one of `decision`. Returns how
-    /// long it waits, or in which time it would not be refused.
+    /// Finds a slot for a request that cannot pass immediately: one that was given back, or the one of
+    /// `decision`. Returns the wait, or as the error the time after which the request would be admitted.
     fn wait(
         self: &Arc<Self>,
         key: LimitKey,
@@ -266,7 +270,7 @@ impl Limiter {
             last?;
         }
         let mut freed = self.freed();
-        // Of turns that are over, nobody has any use.
+        // Slots in the past are of no use.
         let first_ns = now_ns.saturating_add(self.options.quota.window_ns());
         let freed_ns = freed
             .range((key.local, first_ns)..(key.local, full_at_ns.max(first_ns)))
@@ -288,11 +292,11 @@ impl Limiter {
         Some(DelayPlace { limiter: self.clone(), key, full_at_ns, since_ns, is_taken: false })
     }
 
-    /// Takes back the turn of a request that has waited. Those that wait for later turns keep theirs, so the key's state goes
-    /// back to the last turn that is somebody's; a turn before that is kept for those that come.
+    /// Gives back the slot of a delayed request. Later slots in use are kept, so the key's state returns to
+    /// the last slot in use, and an earlier slot is stored for later requests.
     fn give_back(&self, place: &DelayPlace) {
         let (key, quota) = (place.key, &self.options.quota);
-        // A key that is forgotten has nothing to take back, at any time.
+        // An evicted key has nothing to give back, whatever the time.
         self.table.update(key.local, 0, |mut full_at_ns| {
             let before_ns = full_at_ns;
             let mut freed = self.freed();
@@ -322,12 +326,12 @@ impl Limiter {
 }
 
 impl DelayPlace {
-    /// Uses the turn: the request is served. It makes room for another.
+    /// Uses the slot, because the request is served, and releases the place.
     pub fn take(mut self) {
         self.is_taken = true;
     }
 
-    /// Whether it is one of this limit.
+    /// Whether the place belongs to this limit.
     #[must_use]
     pub fn is_of(&self, limiter: &Arc<Limiter>) -> bool {
         Arc::ptr_eq(&self.limiter, limiter)

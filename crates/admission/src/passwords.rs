@@ -1,38 +1,38 @@
-//! Files of users and hashed passwords, as `htpasswd` writes them: a line `NAME:HASH` for each user.
+//! Files of users and hashed passwords in the format of `htpasswd`: a line `NAME:HASH` for each user.
 
 use std::collections::HashMap;
 
 use argon2::password_hash::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordVerifier};
 
-/// The most expensive bcrypt: about 2 s of CPU time a request, on a machine of today.
+/// Maximum bcrypt cost: about 2 s of CPU time per request on a current machine.
 const BCRYPT_COST_MAX: u32 = 15;
 const ARGON2_KIB_MAX: u32 = 256 * 1024;
 const ARGON2_ROUNDS_MAX: u32 = 16;
 const ARGON2_LANES_MAX: u32 = 16;
-/// Users of one file.
+/// Maximum users of one file.
 const USERS_MAX: usize = 100_000;
 const LINE_BYTES_MAX: usize = 1024;
 
-/// The users of a file, with their hashed passwords.
+/// Users of a file with their hashed passwords.
 #[derive(Default)]
 pub struct PasswordFile {
     users: HashMap<Vec<u8>, String>,
-    /// What the password of an unknown user is compared with, so that it takes as long.
+    /// Hash against which the passwords of unknown users are verified, so that timing does not reveal them.
     any: Option<String>,
 }
 
-/// A password's hash, to be compared.
+/// A hash to verify a password against.
 pub struct PasswordCheck {
     hash: String,
     is_known: bool,
 }
 
 impl PasswordFile {
-    /// Reads a file.
+    /// Parses a file.
     ///
     /// # Errors
-    /// What is wrong in which line, and how to mend it.
+    /// Describes the error, its line and the remedy.
     pub fn parse(bytes: &[u8]) -> Result<PasswordFile, String> {
         let mut file = PasswordFile::default();
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -61,20 +61,20 @@ impl PasswordFile {
         Ok(file)
     }
 
-    /// Number of users.
+    /// Returns the number of users.
     #[must_use]
     pub fn len(&self) -> usize {
         self.users.len()
     }
 
-    /// Whether there is no user.
+    /// Whether there are no users.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()
     }
 
-    /// What to compare a user's password with; for an unknown user something that never fits and takes as long. `None` where the
-    /// file has no users.
+    /// Returns the hash to verify a user's password against; for an unknown user one that never matches and
+    /// takes as long. `None` if the file has no users.
     #[must_use]
     pub fn check(&self, user: &[u8]) -> Option<PasswordCheck> {
         let known = self.users.get(user);
@@ -84,7 +84,8 @@ impl PasswordFile {
 }
 
 impl PasswordCheck {
-    /// Whether it is the password: takes as long as the hash says, some ten milliseconds to seconds.
+    /// Verifies the password. Takes as long as the hash's parameters require, from ten milliseconds to
+    /// seconds.
     #[must_use]
     pub fn verify(&self, password: &[u8]) -> bool {
         let is_it = match self.hash.starts_with("$argon2") {
@@ -95,16 +96,16 @@ impl PasswordCheck {
         is_it && self.is_known
     }
 
-    /// Bytes of memory that [`PasswordCheck::verify`] takes meanwhile.
+    /// Returns the bytes of memory that [`PasswordCheck::verify`] uses.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let params = PasswordHash::new(&self.hash).ok().and_then(|hash| Params::try_from(&hash).ok());
-        // bcrypt takes 4 KiB.
+        // bcrypt uses 4 KiB.
         params.map_or(4096, |params| u64::from(params.m_cost()) * 1024)
     }
 }
 
-/// Whether a hash can be used here.
+/// Checks that a hash is supported and strong enough.
 fn check(hash: &str) -> Result<(), String> {
     const REMEDY: &str = "make it again with `htpasswd -B FILE NAME` (bcrypt)";
     let weak = |what: &str| Err(format!("is hashed with {what}, which is too weak: {REMEDY}"));
@@ -183,14 +184,14 @@ mod tests {
             !fits("alice", "builder") && !fits("bob", "wonder") && !fits("alice", "") && !fits("bob", "")
         );
         assert_eq!(file.check(b"bob").unwrap().memory_bytes(), 64 << 10);
-        // An unknown user is compared with somebody's password, whose it is not.
+        // An unknown user is verified against a dummy hash, and never matches.
         assert!(!fits("carol", "wonder") && !fits("carol", "builder") && !fits("", "wonder"));
         assert!(PasswordFile::parse(b"").unwrap().check(b"alice").is_none());
     }
 
     #[test]
     fn a_known_hash_of_htpasswd_and_of_argon2() {
-        // From the tests of Apache's and of Argon2's reference implementation.
+        // From the tests of Apache and of the reference implementation of Argon2.
         let bcrypt = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
         let argon2 = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         for (hash, password) in [(bcrypt, "myPassword"), (argon2, "password")] {

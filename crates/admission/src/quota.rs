@@ -1,54 +1,54 @@
-//! A rate and a burst, as the generic cell rate algorithm has it: a token bucket whose whole state is one time.
+//! Rate and burst by the generic cell rate algorithm: a token bucket whose state is a single time.
 
 use std::time::Duration;
 
-/// How often a key may ask: one request each `interval_ns`, and `burst` more at once.
+/// Rate and burst of a key: one request per `interval_ns`, and `burst` more at once.
 ///
-/// The state of a key is the time at which its bucket is full again. A key that has not asked yet has 0.
+/// The state of a key is the time at which its bucket is full again; 0 for a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     interval_ns: u64,
     burst: u32,
 }
 
-/// What becomes of one request.
+/// Decision about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is admitted once `wait_ns` nanoseconds have passed; 0 for now.
+    /// Admitted after `wait_ns` nanoseconds; 0: immediately.
     Admit {
-        /// The key's state after it.
+        /// State of the key after the request.
         full_at_ns: u64,
-        /// How long it has to wait.
+        /// Delay in nanoseconds.
         wait_ns: u64,
     },
-    /// It comes too early by this time. The key's state stays.
+    /// Refused. The key's state does not change.
     Refuse {
-        /// When the same request would be admitted, from now.
+        /// Time after which the request would be admitted, in nanoseconds.
         retry_ns: u64,
     },
 }
 
 impl Quota {
-    /// `count` requests (at least 1) in each `period`, and `burst` more at once.
+    /// Creates a quota of `count` requests (at least 1) per `period`, and `burst` more at once.
     #[must_use]
     pub fn new(count: u32, period: Duration, burst: u32) -> Quota {
         let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         Quota { interval_ns: (period_ns / u64::from(count.max(1))).max(1), burst }
     }
 
-    /// How many requests a key may send at once that has been silent.
+    /// Returns the number of requests that an idle key may send at once.
     #[must_use]
     pub fn size(&self) -> u64 {
         u64::from(self.burst) + 1
     }
 
-    /// The time in which an empty bucket becomes full, in nanoseconds.
+    /// Returns the time in which an empty bucket becomes full, in nanoseconds.
     #[must_use]
     pub fn window_ns(&self) -> u64 {
         self.interval_ns.saturating_mul(self.size())
     }
 
-    /// Decides about one request of a key. It waits at most `wait_ns_max`.
+    /// Decides about one request of a key, which may be delayed by at most `wait_ns_max`.
     #[must_use]
     pub fn decide(&self, full_at_ns: u64, now_ns: u64, wait_ns_max: u64) -> Decision {
         let base_ns = full_at_ns.max(now_ns);
@@ -60,23 +60,23 @@ impl Quota {
         }
     }
 
-    /// The state before a request that was admitted and is not served after all.
+    /// Returns the state before a request that was admitted but not served.
     #[must_use]
     pub fn refund(&self, full_at_ns: u64) -> u64 {
         full_at_ns.saturating_sub(self.interval_ns)
     }
 
-    /// How many requests more are admitted at once.
+    /// Returns the number of further requests admitted at once.
     #[must_use]
     pub fn left(&self, full_at_ns: u64, now_ns: u64) -> u64 {
         self.window_ns().saturating_sub(full_at_ns.saturating_sub(now_ns)) / self.interval_ns
     }
 
-    /// In how many nanoseconds there is room for one request more than now.
+    /// Returns the time in nanoseconds until one request more than now is admitted.
     #[must_use]
     pub fn next_ns(&self, full_at_ns: u64, now_ns: u64) -> u64 {
         let owed_ns = full_at_ns.saturating_sub(now_ns);
-        // Above its size, a key has requests that wait.
+        // Beyond the bucket size, the key has delayed requests.
         match owed_ns.checked_sub(self.window_ns()) {
             Some(over_ns) => over_ns.saturating_add(self.interval_ns),
             None if owed_ns == 0 => 0,
@@ -91,7 +91,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// How many of these requests, by time in milliseconds, are admitted at once.
+    /// Returns which of these requests, given by time in milliseconds, are admitted immediately.
     fn admitted(quota: Quota, times_ms: impl Iterator<Item = u64>) -> Vec<bool> {
         let mut full_at_ns = 0;
         let one = |time_ms: u64| match quota.decide(full_at_ns, time_ms * 1_000_000, 0) {
@@ -111,14 +111,14 @@ mod tests {
         let at_once = admitted(quota, std::iter::repeat_n(start_ms, 20));
         assert_eq!(at_once.iter().filter(|admitted| **admitted).count(), 6);
         assert!(at_once[..6].iter().all(|admitted| *admitted));
-        // After the burst, a request each 100 ms, and none earlier.
+        // After the burst, one request per 100 ms.
         let times_ms =
             std::iter::repeat_n(start_ms, 6).chain([start_ms + 99, start_ms + 100, start_ms + 101]);
         assert_eq!(admitted(quota, times_ms)[6..], [false, true, false]);
-        // A minute of requests each millisecond: the burst, and ten each second.
+        // A minute of requests every millisecond: the burst, and ten per second.
         let count = admitted(quota, start_ms..start_ms + 60_000).iter().filter(|admitted| **admitted).count();
         assert_eq!(count, 6 + 599);
-        // Silence fills the bucket, and never beyond its size.
+        // An idle time fills the bucket, but not beyond its size.
         let times_ms = std::iter::repeat_n(0, 6).chain(std::iter::repeat_n(3_600_000, 20));
         assert_eq!(admitted(quota, times_ms).iter().filter(|admitted| **admitted).count(), 12);
     }

@@ -1,4 +1,4 @@
-//! What was found out a short time ago, with its result: bounded in entries and in bytes.
+//! Cache of recent results, limited in entries and bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::table::TableAccount;
 
-/// A digest, by which something is remembered.
+/// Digest that identifies a result.
 pub type RememberedKey = [u8; 32];
 
-/// What an entry holds beside its value, in bytes: the key twice, and its place in the tables.
+/// Overhead of an entry in bytes: the key twice, and its slots in the tables.
 const ENTRY_BYTES: usize = 128;
 
-/// Results that are remembered until their time. Where there is no room, the oldest leave.
+/// Results that are kept until they expire. Without room, the oldest are evicted.
 pub struct Remembered<V> {
     state: Mutex<RememberedState<V>>,
     entries_max: usize,
@@ -22,7 +22,7 @@ pub struct Remembered<V> {
 
 struct RememberedState<V> {
     entries: HashMap<RememberedKey, RememberedEntry<V>>,
-    /// In the order in which they came.
+    /// Keys in order of insertion.
     order: VecDeque<RememberedKey>,
     bytes: usize,
 }
@@ -34,14 +34,14 @@ struct RememberedEntry<V> {
 }
 
 impl<V: Clone> Remembered<V> {
-    /// Room for so many entries, and so many bytes. `account` learns of each change of the bytes held.
+    /// Creates an empty cache with these limits. `account` is called on each change of the bytes held.
     #[must_use]
     pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> Remembered<V> {
         let state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
         Remembered { state: Mutex::new(state), entries_max, bytes_max, account }
     }
 
-    /// The value of a key, unless its time is over.
+    /// Returns the value of a key unless it has expired.
     #[must_use]
     pub fn find(&self, key: &RememberedKey, now_ms: u64) -> Option<V> {
         let state = self.lock();
@@ -49,7 +49,7 @@ impl<V: Clone> Remembered<V> {
         Some(entry.value.clone())
     }
 
-    /// Remembers a value of so many bytes until a time, in place of what the key had.
+    /// Stores a value of this size until `until_ms`, replacing that of the key.
     pub fn insert(&self, key: RememberedKey, value: V, bytes: usize, until_ms: u64) {
         let bytes = bytes + ENTRY_BYTES;
         if bytes > self.bytes_max {
@@ -71,14 +71,14 @@ impl<V: Clone> Remembered<V> {
         (self.account)(before as u64, state.bytes as u64);
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&self) {
         let mut state = self.lock();
         (self.account)(state.bytes as u64, 0);
         *state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.lock().bytes

@@ -1,25 +1,25 @@
-//! What was found to be so a short time ago: a bounded table of keys, each known until its time.
+//! Bounded set of keys, each with an expiry time.
 
 use std::fmt;
 
 use crate::table::{KeyTable, TableAccount};
 
-/// Keys that are known for a time.
+/// Set of keys with expiry times.
 pub struct SeenKeys(KeyTable);
 
 impl SeenKeys {
-    /// A table for about so many keys.
+    /// Creates a set for about `keys_max` keys.
     #[must_use]
     pub fn new(keys_max: usize, account: TableAccount) -> SeenKeys {
         SeenKeys(KeyTable::new(keys_max, account))
     }
 
-    /// A key is known from now on until that time. Where there is no room, the key is forgotten whose time is over first.
+    /// Inserts a key until `until_ns`. Without room, the key that expires first is evicted.
     pub fn insert(&self, key: u64, now_ns: u64, until_ns: u64) {
         self.0.update(key, now_ns, |_| (until_ns, ()));
     }
 
-    /// Whether a key is known.
+    /// Whether a key is in the set and has not expired.
     #[must_use]
     pub fn contains(&self, key: u64, now_ns: u64) -> bool {
         self.0.update(key, now_ns, |until_ns| (until_ns, until_ns > now_ns)).result

@@ -1,35 +1,36 @@
-//! Signed URLs: a path that may be asked for until a time, by whoever has the URL.
+//! Signed URLs: a path that anyone who has the URL may request until a given time.
 //!
-//! The signature is HMAC-SHA256 over the decoded path, a line feed, and the time in seconds since 1970 as the URL has it; where it is for
-//! one client, over another line feed and its address too. It stands in the URL in base64url without padding.
+//! The signature is HMAC-SHA256 over the decoded path, a line feed and the time in seconds since 1970 as in
+//! the URL; for a URL that is valid for one client only, followed by another line feed and the client's
+//! address. It is encoded in base64url without padding.
 
 use std::borrow::Cow;
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64URL_NOPAD;
 
-/// The parameter with the time.
+/// Query parameter with the expiry time.
 pub const EXPIRES: &str = "expires";
-/// The parameter with the signature.
+/// Query parameter with the signature.
 pub const SIGNATURE: &str = "signature";
-/// Digits of a time, at most.
+/// Maximum digits of a time.
 const DIGITS_MAX: usize = 12;
 
-/// Keys that URLs are signed with. The first one signs, all of them verify.
+/// Keys for signing URLs. The first one signs; all of them verify.
 #[derive(Debug, Clone)]
 pub struct UrlKeys(Vec<hmac::Key>);
 
-/// Why a URL is refused.
+/// Reason for refusing a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignedRefusal {
-    /// It has no signature, or one that none of the keys has made.
+    /// The signature is missing, or was made with none of the keys.
     Invalid,
-    /// It was valid.
+    /// The signature has expired.
     Expired,
 }
 
 impl UrlKeys {
-    /// Keys of these secrets, the first of which signs.
+    /// Creates keys from these secrets, the first of which signs.
     #[must_use]
     pub fn new<S: AsRef<[u8]>>(secrets: impl IntoIterator<Item = S>) -> UrlKeys {
         UrlKeys(
@@ -37,7 +38,8 @@ impl UrlKeys {
         )
     }
 
-    /// The signature of a path, decoded, until a time, for a client's address or for all; `None` without keys.
+    /// Returns the signature of a decoded path, valid until `until_s`, for one client's address or for all
+    /// clients; `None` without keys.
     #[must_use]
     pub fn sign(&self, path: &[u8], until_s: u64, client: Option<&str>) -> Option<String> {
         let key = self.0.first()?;
@@ -45,10 +47,10 @@ impl UrlKeys {
         Some(BASE64URL_NOPAD.encode(tag.as_ref()))
     }
 
-    /// Whether a path, decoded, may be asked for with this query, now. Comparing takes as long whatever the signature is.
+    /// Verifies the signature in the query for a decoded path at a time. The comparison takes constant time.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for refusing the URL.
     pub fn verify(
         &self,
         path: &[u8],
@@ -83,7 +85,7 @@ fn message(path: &[u8], until: &[u8], client: Option<&str>) -> Vec<u8> {
     message
 }
 
-/// The value of a parameter that comes once, however its name is spelled.
+/// Returns the value of a parameter that must occur exactly once, however its name is encoded.
 fn one<'q>(query: &'q [u8], name: &str) -> Result<Cow<'q, [u8]>, SignedRefusal> {
     let mut values = http::form::values(query, name.as_bytes());
     match (values.next(), values.next()) {
@@ -135,7 +137,7 @@ mod tests {
             (verify(Some("192.0.2.2")), verify(None)),
             (Err(SignedRefusal::Invalid), Err(SignedRefusal::Invalid))
         );
-        // Without keys nothing is valid.
+        // Without keys no signature is valid.
         let none = UrlKeys::new::<&str>([]);
         assert_eq!(none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), 1), Err(SignedRefusal::Invalid));
     }

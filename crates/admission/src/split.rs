@@ -1,24 +1,25 @@
-//! Which branch of a split serves a client: a weighted choice that every core and every server makes alike.
+//! Selection of a split's branch for a client: a weighted choice that is equal on all cores and servers.
 
-/// The branches of a split, with their weights: rendezvous hashing. A client's place among them depends on nothing but the names and
-/// the weights; when weights change, only as many clients change their branch as the weights demand.
+/// Branches of a split with their weights, selected by rendezvous hashing. A client's branch depends only on
+/// the names and weights; a change of weights moves only as many clients as necessary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightedChoice(Vec<(u64, f64)>);
 
 impl WeightedChoice {
-    /// Branches by name and weight.
+    /// Creates a choice of branches by name and weight.
     #[must_use]
     pub fn new<'n>(branches: impl IntoIterator<Item = (&'n str, u32)>) -> WeightedChoice {
         let entry = |(name, weight): (&str, u32)| (point(name.as_bytes()), f64::from(weight));
         WeightedChoice(branches.into_iter().map(entry).collect())
     }
 
-    /// The branch at a point, by its place in the list. One with the weight 0 is never chosen, unless all have it: then the first.
+    /// Returns the index of the branch for a point. A branch with weight 0 is never chosen, unless all have
+    /// weight 0: then the first one.
     #[must_use]
     pub fn choose(&self, point: u64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for (index, (name, weight)) in self.0.iter().enumerate().filter(|(_, (_, weight))| *weight > 0.0) {
-            // From 0 to 1, both excluded.
+            // Uniform in (0, 1), both ends excluded.
             let drawn = ((mix(point ^ name) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
             let score = -weight / drawn.ln();
             if score > best.1 {
@@ -29,7 +30,7 @@ impl WeightedChoice {
     }
 }
 
-/// The point of a key: the same on every core, machine and day (FNV-1a, mixed).
+/// Returns the point of a key, equal on all cores and machines (FNV-1a, mixed).
 #[must_use]
 pub fn point(key: &[u8]) -> u64 {
     let sum = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, &byte| {
@@ -38,7 +39,7 @@ pub fn point(key: &[u8]) -> u64 {
     mix(sum)
 }
 
-/// A number in which every bit depends on every bit of `seed` (splitmix64).
+/// Returns a number in which every bit depends on every bit of `seed` (splitmix64).
 const fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,26 +47,26 @@ const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Draws shares of requests. What it draws is not secret.
+/// Random selection of a share of requests. Not cryptographically secure.
 #[derive(Clone, Debug)]
 pub struct ShareDraw(u64);
 
 impl ShareDraw {
-    /// Draws that begin anywhere.
+    /// Creates a sequence that starts at `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> ShareDraw {
         ShareDraw(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// True for `millionths` of all calls.
+    /// Returns true for `millionths` of all calls.
     pub fn is_in(&mut self, millionths: u32) -> bool {
-        // Of 0 nothing is below, of a million everything.
+        // Never true for 0, always true for a million.
         self.next_number() % 1_000_000 < u64::from(millionths)
     }
 }
@@ -91,7 +92,7 @@ mod tests {
         assert!((share(&all, "canary") - 0.05).abs() < 0.01, "{}", share(&all, "canary"));
         let all = chosen(&[("a", 1), ("b", 2), ("c", 0), ("d", 1)]);
         assert!((share(&all, "b") - 0.5).abs() < 0.02 && share(&all, "c") == 0.0);
-        // Nobody is left without a branch.
+        // With all weights 0, the first branch is chosen.
         assert_eq!(WeightedChoice::new([("a", 0), ("b", 0)]).choose(7), 0);
         assert_eq!(share(&chosen(&[("a", 1_000_000)]), "a"), 1.0);
     }
@@ -101,18 +102,18 @@ mod tests {
         let (before, after) =
             (chosen(&[("stable", 95), ("canary", 5)]), chosen(&[("canary", 20), ("stable", 80)]));
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
-        // Towards the branch that has grown, and nobody back.
+        // Clients move only to the branch whose weight increased.
         assert!(moved.clone().all(|(before, _)| *before == "stable"));
         let moved = moved.count() as f64 / CLIENTS as f64;
         assert!((moved - 0.15).abs() < 0.015, "{moved}");
-        // A branch that is added takes from each of the others, and nothing moves between those.
+        // An added branch takes clients from all others, and no client moves between those.
         let (before, after) = (chosen(&[("a", 1), ("b", 1)]), chosen(&[("a", 1), ("b", 1), ("c", 1)]));
         assert!(before.iter().zip(&after).all(|(before, after)| before == after || *after == "c"));
     }
 
     #[test]
     fn a_choice_is_the_same_everywhere() {
-        // A new version of this server must not send clients elsewhere.
+        // A new version of the server must not move clients.
         let choice = WeightedChoice::new([("stable", 50), ("canary", 50)]);
         let of: Vec<usize> = (0..12u8).map(|client| choice.choose(point(&[client]))).collect();
         assert_eq!(point(b"client"), 0xd33c_696d_2fda_048f);

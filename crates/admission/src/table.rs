@@ -1,48 +1,49 @@
-//! The bounded table of keys, which all cores share: for each key one number, the time until which it matters.
+//! Bounded table of keys, shared by all cores. Each key has one number: the time until which it matters.
 //!
-//! A key is its hash, made with a secret of the process, in a group of 15 places with a lock of its own. A key whose time is over
-//! is the same as one that never came, so its place is free. Where all places of a group are of keys that matter, the key whose
-//! time is over first makes room: of those that ask, the one that has asked least.
+//! A key is a hash with a secret of the process. It belongs to a group of 15 slots with a lock of its own. An
+//! expired key is equivalent to an absent one, so its slot is free. If all slots of a group hold unexpired
+//! keys, the one that expires first is evicted: the key that has spent least.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Keys of one group.
+/// Number of slots of a group.
 const PLACES: usize = 15;
-/// Groups that are allocated together.
+/// Number of groups allocated together.
 const GROUPS: usize = 8;
 
-/// Called with the bytes that a part of the table takes: before, and after.
+/// Callback with the bytes that a part of the table occupies, before and after a change.
 pub type TableAccount = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Four cache lines, so that no two groups share one.
+/// A group of slots. Four cache lines, so that no two groups share one.
 #[repr(align(64))]
 struct KeyGroup(Mutex<Places>);
 
 struct Places {
-    /// 0 for a place that was never used.
+    /// Key of each slot; 0 if it was never used.
     keys: [u64; PLACES],
     until_ns: [u64; PLACES],
 }
 
 type Block = [KeyGroup; GROUPS];
 
-/// The table. Memory is allocated as keys come, up to its bound.
+/// A bounded table. Memory is allocated on demand.
 pub struct KeyTable {
     blocks: Box<[OnceLock<Box<Block>>]>,
     account: TableAccount,
 }
 
-/// What a change of a key's time has done.
+/// Result of [`KeyTable::update`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Updated<T> {
     pub(crate) result: T,
-    /// Another key that still mattered has made room.
+    /// Whether an unexpired key was evicted.
     pub(crate) has_forgotten: bool,
 }
 
 impl KeyTable {
-    /// A table for so many keys: it has places for at least twice as many, so that groups are seldom full before it is.
+    /// Creates a table for this number of keys. It has at least twice as many slots, so that groups are
+    /// rarely full before the table is.
     #[must_use]
     pub fn new(keys: usize, account: TableAccount) -> KeyTable {
         let blocks = keys.saturating_mul(2).div_ceil(PLACES * GROUPS).next_power_of_two();
@@ -51,13 +52,13 @@ impl KeyTable {
         KeyTable { blocks, account }
     }
 
-    /// The most bytes that it takes.
+    /// Returns the maximum size in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         size_of_val(&*self.blocks) + self.blocks.len() * size_of::<Block>()
     }
 
-    /// The bytes that it takes now.
+    /// Returns the current size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let used = self.blocks.iter().filter(|block| block.get().is_some()).count();
@@ -76,8 +77,8 @@ impl KeyTable {
         &block[(key >> 61) as usize]
     }
 
-    /// Changes the time of a key in one step: `change` gets it, 0 for a key that does not matter, and returns the new one with a
-    /// result. A new time in the past is not kept.
+    /// Changes the time of a key atomically. `change` gets the time, 0 for an absent key, and returns the new
+    /// time and a result. A new time in the past is not stored for an absent key.
     pub(crate) fn update<T>(
         &self,
         key: u64,
@@ -147,7 +148,7 @@ mod tests {
         let hasher = RandomState::new();
         let keys: Vec<u64> = (0..100_000_u64).map(|key| hasher.hash_one(key)).collect();
         let forgotten = keys.iter().filter(|key| set(&table, **key, 10, 20 + **key % 100)).count();
-        // Hashes are not spread evenly: a few groups are full.
+        // Hashes are not distributed evenly, so a few groups are full.
         assert!(forgotten < 500, "{forgotten}");
         let known = keys.iter().filter(|key| get(&table, **key) == 20 + **key % 100).count();
         assert!(known >= keys.len() - forgotten, "{known} and {forgotten}");
@@ -160,7 +161,7 @@ mod tests {
     fn a_million_hostile_keys_cost_no_more_and_do_not_free_who_is_limited() {
         let (table, held) = table(10_000);
         let hasher = RandomState::new();
-        // Ten clients that have used up their bursts, and a million that ask once each, meanwhile.
+        // Ten clients that have spent their bursts, and a million that send one request each meanwhile.
         let limited: Vec<u64> = (0..10_u64).map(|key| hasher.hash_one(key)).collect();
         limited.iter().for_each(|key| assert!(!set(&table, *key, 0, 1_000)));
         let mut forgotten = 0;
@@ -171,7 +172,7 @@ mod tests {
         assert!(table.bytes() <= table.bytes_max() && table.bytes_max() < 1 << 20);
         assert_eq!(held.load(Ordering::Relaxed), table.bytes() as i64);
         assert!(limited.iter().all(|key| get(&table, *key) == 1_000));
-        // Once their time is over, no key that matters makes room for others.
+        // Once the old keys have expired, no unexpired key is evicted.
         assert!((0..1_000_u64).all(|key| !set(&table, hasher.hash_one(key), 2_000, 2_010)));
     }
 
@@ -181,7 +182,7 @@ mod tests {
         let before = table.bytes();
         (1..=10).for_each(|key: u64| assert!(!set(&table, key << 32 | key, 0, 1)));
         assert!(table.bytes() - before <= 10 * size_of::<Block>(), "{}", table.bytes());
-        // What would not be kept anyway takes no place.
+        // A time in the past occupies no slot.
         assert!(!set(&table, 77, 10, 10));
         assert_eq!(get(&table, 77), 0);
     }

@@ -1,4 +1,4 @@
-//! What a limit has counted here, and not reported yet to the servers that share it.
+//! Spending of a shared limit that was not yet reported to the other servers.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,21 @@ use crate::table::TableAccount;
 /// The key of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitKey {
-    /// Its hash with a secret of this process.
+    /// Hash with a secret of this process.
     pub local: u64,
-    /// Its name in all servers that share the limit: a digest, as nobody may find two keys that are the same. Zero for others.
+    /// Name of the key in all servers that share the limit: a digest, so that collisions cannot be
+    /// constructed. Zero if the limit is not shared.
     pub name: [u8; 16],
 }
 
-/// What a key has spent since the last exchange.
+/// Spending of a key since the last exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreported {
-    /// Its local hash.
+    /// Local hash of the key.
     pub key: u64,
-    /// Its name.
+    /// Name of the key.
     pub name: [u8; 16],
-    /// By how much its bucket is full later than before.
+    /// Change of the time at which the bucket is full, in nanoseconds.
     pub spent_ns: i64,
 }
 
@@ -33,9 +34,9 @@ impl From<u64> for LimitKey {
     }
 }
 
-/// The keys of a shared limit with something to report.
+/// Keys of a shared limit with unreported spending.
 pub(crate) struct UnreportedKeys {
-    /// What each name begins with: which limit it is.
+    /// Prefix of the digests, which identifies the limit.
     scope: Context,
     keys_max: usize,
     spent: Mutex<SpentKeys>,
@@ -48,7 +49,7 @@ struct SpentKeys {
     bytes: usize,
 }
 
-/// Bytes of a key, and the byte that a map has beside each place.
+/// Bytes of a key, including one control byte of the map.
 const PLACE_BYTES: usize = size_of::<(u64, ([u8; 16], i64))>() + 1;
 
 impl UnreportedKeys {
@@ -67,7 +68,7 @@ impl UnreportedKeys {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of a key has changed. More keys than there is room for stay this server's own.
+    /// Records a change of a key's state. Without room for a new key, the change is not reported.
     pub(crate) fn add(&self, key: LimitKey, before_ns: u64, after_ns: u64) {
         let spent_ns = i64::try_from(i128::from(after_ns) - i128::from(before_ns)).unwrap_or(0);
         let mut spent = self.spent();
@@ -83,7 +84,7 @@ impl UnreportedKeys {
         }
     }
 
-    /// What a key has spent and nobody has taken.
+    /// Returns the unreported spending of a key.
     pub(crate) fn of(&self, key: u64) -> i64 {
         self.spent().by_key.get(&key).map_or(0, |entry| entry.1)
     }

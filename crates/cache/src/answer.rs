@@ -1,4 +1,4 @@
-//! What a client gets of a response: all of it, a part, or the word that it has it already (RFC 9110 sections 13 and 14).
+//! Selects what a client gets of a response: the whole, a part, or 304 (RFC 9110 sections 13 and 14).
 
 use std::ops::Range;
 
@@ -6,20 +6,21 @@ use http::condition::{Conditions, Validators, Verdict, parse_date_s};
 use http::range::{self, Wanted};
 use http::{Fields, Head, Length, Name, Status};
 
-/// What a client gets of a response.
+/// Part of a response that a client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// All of it.
+    /// The whole response.
     Whole,
-    /// These bytes of so many: 206.
+    /// Range of bytes, and the total length: 206.
     Part(Range<u64>, u64),
-    /// 304.
+    /// Not modified: 304.
     NotModified,
-    /// 416, for so many bytes.
+    /// Unsatisfiable range for content of this length: 416.
     Unsatisfiable(u64),
 }
 
-/// What the client gets of a response with this status and these fields, whose content has `length` bytes where that is known.
+/// Selects what the client gets of a response with this status and these fields, whose content has `length`
+/// bytes if known.
 #[must_use]
 pub fn select(
     (head, bytes): (&Head, &[u8]),
@@ -37,7 +38,7 @@ pub fn select(
         Some(values.fold(first, |all, value| [&all, &b", "[..], value].concat()))
     };
     let if_none_match = all(Name::IfNoneMatch);
-    // `If-Match` and `If-Unmodified-Since` are for the origin alone (RFC 9111 section 4.3.2).
+    // A cache ignores `If-Match` and `If-Unmodified-Since` (RFC 9111 section 4.3.2).
     let conditions = Conditions {
         if_match: None,
         if_none_match: if_none_match.as_deref(),
@@ -49,10 +50,10 @@ pub fn select(
     let validators = Validators { etag: fields.first(b"etag"), modified_s };
     match conditions.evaluate(head.method, &validators) {
         Verdict::NotModified => return Selected::NotModified,
-        // Conditions that fail are for the origin alone.
+        // Failed conditions are left to the origin.
         Verdict::Failed | Verdict::Proceed => {}
     }
-    // Without `Last-Modified` the time at which the response was made stands for it (RFC 9111 section 4.3.2).
+    // Without `Last-Modified`, `Date` is used instead (RFC 9111 section 4.3.2).
     if modified_s.is_none() && conditions.if_none_match.is_none() && conditions.if_modified_since.is_some() {
         let made = Validators { etag: None, modified_s: fields.first(b"date").and_then(parse_date_s) };
         let since = Conditions { if_modified_since: conditions.if_modified_since, ..Conditions::default() };
@@ -75,7 +76,8 @@ pub fn select(
     }
 }
 
-/// Whether a 206 is all of its content (`Content-Range: bytes 0-9/10`, and ten bytes): it is as good as a 200.
+/// Whether a 206 carries the whole content (`Content-Range: bytes 0-9/10`, and ten bytes), so that it is
+/// equivalent to a 200.
 #[must_use]
 pub fn is_whole_part(status: Status, fields: &Fields, length: Length) -> bool {
     let Length::Known(length @ 1..) = length else { return false };
@@ -86,7 +88,7 @@ pub fn is_whole_part(status: Status, fields: &Fields, length: Length) -> bool {
         && ranges.next().is_none()
 }
 
-/// The fields of a 304 (RFC 9110 section 15.4.5).
+/// Returns the fields for a 304 (RFC 9110 section 15.4.5).
 #[must_use]
 pub fn not_modified_fields(fields: &Fields) -> Fields {
     let stays = |name: &[u8]| {
@@ -109,7 +111,7 @@ pub fn not_modified_fields(fields: &Fields) -> Fields {
     kept
 }
 
-/// Whether the field is a condition, which the cache evaluates itself.
+/// Whether the field is a conditional one, which the cache evaluates.
 #[must_use]
 pub fn is_conditional(id: Name) -> bool {
     matches!(

@@ -1,4 +1,4 @@
-//! Other forms of a stored content: compressed, each made once and kept beside it for all requests.
+//! Compressed forms of a stored content, each created once and kept with it for all requests.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use http::Coding;
 
 use crate::held::{Account, HeldBytes};
 
-/// The forms of one content.
+/// Compressed forms of one content.
 #[derive(Default)]
 pub(crate) struct CodedForms {
     forms: Mutex<Vec<(Coding, FormState)>>,
-    /// The SHA-256 of the content, where it was needed.
+    /// SHA-256 of the content, once it has been needed.
     pub(crate) hash: OnceLock<[u8; 32]>,
 }
 
 enum FormState {
     Running,
-    /// It made the content smaller.
+    /// Compressed successfully.
     Made {
         bytes: Arc<[u8]>,
         _held: HeldBytes,
@@ -26,18 +26,19 @@ enum FormState {
     Useless,
 }
 
-/// A content in a coding.
+/// Result of looking up a content in a coding.
 #[derive(Debug)]
 pub enum CodedLookup {
-    /// It was made before.
+    /// The compressed form exists.
     Made(Arc<[u8]>),
-    /// It is being made, makes nothing smaller, or too many are being made.
+    /// Not available: being compressed, not smaller, or too many jobs run.
     None,
-    /// It is to be made, where blocking is allowed, for [`crate::Cache::add_coded`].
+    /// The caller is to compress the content, where blocking is allowed, and pass it to
+    /// [`crate::Cache::add_coded`].
     Begun(CodingJob),
 }
 
-/// A form that is being made. Dropped, the next request begins again.
+/// A compressed form in progress. If it is dropped, the next request starts again.
 pub struct CodingJob {
     forms: Arc<CodedForms>,
     coding: Coding,
@@ -45,7 +46,7 @@ pub struct CodingJob {
 }
 
 impl CodedForms {
-    /// The form in this coding; it is begun where fewer than `jobs_max` are `running`.
+    /// Returns the form in this coding, or starts a job if fewer than `jobs_max` are `running`.
     pub(crate) fn find(
         self: &Arc<Self>,
         coding: Coding,
@@ -66,7 +67,7 @@ impl CodedForms {
         CodedLookup::Begun(CodingJob { forms: self.clone(), coding, running: running.clone() })
     }
 
-    /// Bytes of all forms.
+    /// Returns the bytes of all forms.
     pub(crate) fn held_bytes(&self) -> u64 {
         let bytes = |state: &FormState| match state {
             FormState::Made { bytes, .. } => bytes.len() as u64,
@@ -87,18 +88,18 @@ impl CodedForms {
 }
 
 impl CodingJob {
-    /// The coding.
+    /// Returns the coding.
     #[must_use]
     pub fn coding(&self) -> Coding {
         self.coding
     }
 
-    /// Whether it is a form of this content.
+    /// Whether the job belongs to this content.
     pub(crate) fn is_of(&self, forms: &Arc<CodedForms>) -> bool {
         Arc::ptr_eq(&self.forms, forms)
     }
 
-    /// Keeps what was made; `None` for nothing smaller.
+    /// Stores the compressed bytes; `None` if they are not smaller.
     pub(crate) fn keep(&self, made: Option<Arc<[u8]>>, account: &Account) {
         let state = made.map_or(FormState::Useless, |bytes| {
             let _held = HeldBytes::new(account, bytes.len() as u64);
@@ -163,7 +164,7 @@ mod tests {
         let CodedLookup::Made(made) = cache.coded(&object, Coding::Gzip) else { panic!() };
         assert_eq!((made.len(), cache.stats().bytes), (300, before + 300));
         assert_eq!(held.load(Ordering::Relaxed) as u64, before + 300);
-        // What a 304 makes of it has the same content, and the same codings.
+        // The object updated by a 304 shares the content and its compressed forms.
         let (variant, freshness) = (RequestVariant::default(), freshness(100, 10));
         let again = Object::new(Status::OK, Fields::new(), object.body.clone(), variant, freshness);
         put(&cache, "http://a/", again).unwrap();

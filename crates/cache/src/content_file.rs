@@ -1,7 +1,8 @@
-//! Large contents in a file in memory (memfd): `sendfile` sends them from there without copying them, as it does files.
+//! Large contents in a memory file (memfd), from which `sendfile` sends them without copying, like files on
+//! disk.
 //!
-//! No place in the file is used twice. A content that is removed leaves a hole, and the kernel keeps those of its pages that are
-//! still on their way to clients; what would be written in its place could reach them instead.
+//! No range of the file is used twice. Removing a content punches a hole, but the kernel keeps the pages that
+//! are still being sent to clients; bytes written to the same range could reach those clients instead.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,34 +14,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
-/// The smallest content that is worth a place in the file, in bytes: smaller ones are copied for less than two more system calls.
+/// Minimum size of a content in the file, in bytes. Copying a smaller one costs less than two more system
+/// calls.
 pub const FILED_BYTES_MIN: u64 = 128 * 1024;
-/// Memory of a file is taken in pages of so many bytes.
+/// Page size: the memory of a file is allocated in units of this size.
 const PAGE_BYTES: u64 = 4096;
-/// Contents begin at multiples of this: no huge page of the kernel has parts of two of them.
+/// Alignment of contents, so that no huge page contains parts of two of them.
 const PLACE_BYTES: u64 = 2 << 20;
-/// Bytes that are read at once.
+/// Maximum bytes per read.
 const READ_BYTES: u64 = 64 * 1024;
-/// Where the kernel says whether files in memory have huge pages.
+/// Kernel setting for huge pages in memory files.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-/// The file.
+/// A memory file that holds contents.
 #[derive(Debug)]
 pub(crate) struct ContentFile {
     file: Arc<File>,
-    /// Behind the last place.
+    /// End of the last allocated range.
     end: AtomicU64,
 }
 
 impl ContentFile {
-    /// An empty one; `None` where the system has none that would do.
+    /// Creates an empty file; `None` if the system does not support a suitable one.
     pub(crate) fn new() -> Option<ContentFile> {
-        // With huge pages a content would take more memory than it counts as.
+        // With huge pages a content would use more memory than is accounted for it.
         let huge_pages = fs::read_to_string(HUGE_PAGES).unwrap_or_default();
         if ["[always]", "[within_size]", "[force]"].iter().any(|setting| huge_pages.contains(setting)) {
             return None;
         }
-        // Places far behind the end would be beyond the limit, and the process would be killed.
+        // The file offset grows without bound; exceeding a file size limit would kill the process.
         if getrlimit(Resource::Fsize).current.is_some() {
             return None;
         }
@@ -48,17 +50,17 @@ impl ContentFile {
         Some(ContentFile { file: Arc::new(file.into()), end: AtomicU64::new(0) })
     }
 
-    /// A content of `len` bytes, copied into a place of its own.
+    /// Copies a content of `len` bytes into a range of its own.
     ///
     /// # Errors
-    /// There is no memory.
+    /// Memory is exhausted, or `pieces` do not add up to `len` bytes.
     pub(crate) fn add<'p>(
         &self,
         len: u64,
         pieces: impl Iterator<Item = &'p [u8]>,
     ) -> io::Result<FiledContent> {
         let at = self.end.fetch_add(len.next_multiple_of(PLACE_BYTES), Ordering::Relaxed);
-        // It leaves a hole where it is not complete.
+        // Dropping it on an error leaves a hole.
         let content = FiledContent { file: self.file.clone(), at, len };
         let mut to = at;
         for piece in pieces {
@@ -69,7 +71,7 @@ impl ContentFile {
     }
 }
 
-/// A content in the file, until it is dropped.
+/// A content in the file. Dropping it releases its memory.
 pub(crate) struct FiledContent {
     file: Arc<File>,
     at: u64,
@@ -77,18 +79,18 @@ pub(crate) struct FiledContent {
 }
 
 impl FiledContent {
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the content uses.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.len.next_multiple_of(PAGE_BYTES)
     }
 
-    /// The file, and where in it the bytes of a range are. A range beyond the end is cut.
+    /// Returns the file and the range in it for a range of the content, which is limited to its length.
     pub(crate) fn place(&self, range: std::ops::Range<u64>) -> (&Arc<File>, std::ops::Range<u64>) {
         let (from, to) = (range.start.min(self.len), range.end.min(self.len));
         (&self.file, self.at + from..self.at + to)
     }
 
-    /// The bytes of a range, piece by piece.
+    /// Reads the bytes of a range, piece by piece.
     pub(crate) fn read(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = io::Result<Vec<u8>>> + '_ {
         let (file, mut place) = self.place(range);
         std::iter::from_fn(move || {
@@ -113,7 +115,7 @@ impl fmt::Debug for FiledContent {
 impl Drop for FiledContent {
     fn drop(&mut self) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Fails only where the system cannot make holes, which a file in memory can have.
+        // Fails only if the system cannot punch holes, which memory files support.
         let _ = fallocate(&*self.file, hole, self.at, self.len.next_multiple_of(PLACE_BYTES));
     }
 }

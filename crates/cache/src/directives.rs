@@ -1,15 +1,16 @@
-//! `Cache-Control` of responses and requests (RFC 9111 section 5.2), and `CDN-Cache-Control` (RFC 9213).
+//! `Cache-Control` of responses and requests (RFC 9111 section 5.2) and `CDN-Cache-Control` (RFC 9213).
 
 use http::{Fields, scan};
 
 use crate::targeted;
 
-/// The longest time that counts, in seconds (RFC 9111 section 1.2.2).
+/// Maximum delta-seconds (RFC 9111 section 1.2.2).
 pub(crate) const SECONDS_MAX: u64 = 1 << 31;
-/// Fields that `no-cache` and `private` may name in one response; with more the whole response is meant.
+/// Maximum field names in `no-cache` and `private` of one response; with more, the directive applies to the
+/// whole response.
 const NAMED_MAX: usize = 32;
 
-/// Whether a quoted text, whose first quote stands before, ends with its second.
+/// Whether a quoted string, given without its first quote, ends with its closing quote.
 fn is_closed(text: &[u8]) -> bool {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -22,48 +23,50 @@ fn is_closed(text: &[u8]) -> bool {
     false
 }
 
-/// What a response says about its storage.
+/// Cache directives of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
-    /// Not to be stored.
+    /// Must not be stored.
     pub no_store: bool,
-    /// To be validated before each use.
+    /// Must be validated before each use.
     pub no_cache: bool,
-    /// For one user alone.
+    /// For a single user only.
     pub private: bool,
-    /// May be stored by every cache.
+    /// May be stored by any cache.
     pub public: bool,
-    /// Not to be used stale.
+    /// Must not be used stale.
     pub must_revalidate: bool,
-    /// The same, for shared caches.
+    /// Must not be used stale by shared caches.
     pub proxy_revalidate: bool,
-    /// Only to be stored by caches that know the status; they ignore `no-store`.
+    /// May only be stored by caches that understand the status; these ignore `no-store`.
     pub must_understand: bool,
-    /// The freshness lifetime in seconds; 0 for one that cannot be read.
+    /// Freshness lifetime in seconds; 0 if the value is invalid.
     pub max_age_s: Option<u64>,
-    /// The same for shared caches.
+    /// Freshness lifetime for shared caches in seconds; 0 if the value is invalid.
     pub s_maxage_s: Option<u64>,
-    /// How long it may be used stale while it is validated (RFC 5861), in seconds.
+    /// Time for which the response may be used stale while it is validated (RFC 5861), in seconds.
     pub stale_while_revalidate_s: Option<u64>,
-    /// How long it may be used stale after an error, in seconds.
+    /// Time for which the response may be used stale after an error, in seconds.
     pub stale_if_error_s: Option<u64>,
-    /// Fields that are not stored, in lower case: those that `no-cache` and `private` name.
+    /// Fields that must not be stored, in lower case: those that `no-cache` and `private` name.
     pub unstored: Vec<Vec<u8>>,
-    /// Taken from `CDN-Cache-Control`: `Cache-Control` and `Expires` do not count.
+    /// Whether the directives come from `CDN-Cache-Control`, so that `Cache-Control` and `Expires` are
+    /// ignored.
     pub is_targeted: bool,
 }
 
-/// What a request says.
+/// Cache directives of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
-    /// Neither it nor its response is to be stored.
+    /// Neither the request nor its response may be stored.
     pub no_store: bool,
-    /// It is to be answered from the cache or not at all.
+    /// The request must be answered from the cache or with an error.
     pub only_if_cached: bool,
 }
 
 impl ResponseDirectives {
-    /// Those of a response: of `CDN-Cache-Control` where it has a valid one, else of `Cache-Control`.
+    /// Returns the directives of a response: from a valid `CDN-Cache-Control`, otherwise from
+    /// `Cache-Control`.
     #[must_use]
     pub fn of(fields: &Fields) -> ResponseDirectives {
         if let Some(members) = targeted::members(&joined(fields, b"cdn-cache-control")) {
@@ -79,7 +82,7 @@ impl ResponseDirectives {
                 for directive in scan::list(value) {
                     let (name, value) = split(directive);
                     directives.add(&name.to_ascii_lowercase(), value);
-                    // `max-age=0; private`, `x="a, private`
+                    // Such as `max-age=0; private` and `x="a, private`.
                     let is_malformed = |value: &[u8]| match value {
                         [b'"', rest @ ..] => !is_closed(rest),
                         _ => value.contains(&b';'),
@@ -93,20 +96,20 @@ impl ResponseDirectives {
         directives
     }
 
-    /// The freshness lifetime that they state for a shared cache, in seconds.
+    /// Returns the freshness lifetime for a shared cache, in seconds.
     #[must_use]
     pub fn lifetime_s(&self) -> Option<u64> {
         self.s_maxage_s.or(self.max_age_s)
     }
 
-    /// Whether the response must not be used once it is stale, whatever happens (RFC 9111 section 4.2.4).
+    /// Whether the response must never be used stale (RFC 9111 section 4.2.4).
     #[must_use]
     pub fn forbids_stale(&self) -> bool {
         self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage_s.is_some()
     }
 
     fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
-        // The first of several counts (section 4.2.1).
+        // The first of several values counts (section 4.2.1).
         let seconds = |before: Option<u64>| before.or(Some(value.and_then(seconds).unwrap_or(0)));
         match name {
             b"no-store" => self.no_store = true,
@@ -126,8 +129,8 @@ impl ResponseDirectives {
         }
     }
 
-    /// What is no directive, as `no-store; max-age=0` or `"private"`: what it forbids counts all the same. The origin has mistaken
-    /// the separator, and its page is one client's.
+    /// Applies the prohibitions in a malformed directive such as `no-store; max-age=0` or `"private"`. The
+    /// origin has used a wrong separator, but the response may still be meant for one client.
     fn add_malformed(&mut self, name: &[u8]) {
         for word in name.split(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-')) {
             match word {
@@ -140,7 +143,8 @@ impl ResponseDirectives {
         }
     }
 
-    /// Remembers the fields of `no-cache="…"`; false where it names none, so that the response is meant.
+    /// Adds the fields of `no-cache="…"`; false if there are none, so that the directive applies to the whole
+    /// response.
     fn name_unstored(&mut self, value: Option<&[u8]>) -> bool {
         let Some(value) = value.map(unquoted).filter(|value| !value.is_empty()) else { return false };
         let names: Vec<Vec<u8>> = scan::list(value).map(<[u8]>::to_ascii_lowercase).collect();
@@ -154,7 +158,7 @@ impl ResponseDirectives {
 }
 
 impl RequestDirectives {
-    /// Those of one value of `Cache-Control`, added to what other lines say.
+    /// Adds the directives of one `Cache-Control` value.
     pub fn add(&mut self, value: &[u8]) {
         for directive in scan::list(value) {
             self.no_store |= directive.eq_ignore_ascii_case(b"no-store");
@@ -163,7 +167,8 @@ impl RequestDirectives {
     }
 }
 
-/// Name and value of a directive. Space beside `=` makes it another one.
+/// Splits a directive into its name and value. Whitespace around `=` is not removed, so that the directive is
+/// unknown.
 fn split(directive: &[u8]) -> (&[u8], Option<&[u8]>) {
     match directive.iter().position(|&byte| byte == b'=') {
         Some(at) => (&directive[..at], Some(&directive[at + 1..])),
@@ -178,12 +183,12 @@ fn unquoted(value: &[u8]) -> &[u8] {
     }
 }
 
-/// A number of seconds, in quotes or not.
+/// Parses a number of seconds, quoted or not.
 fn seconds(value: &[u8]) -> Option<u64> {
     decimal(unquoted(value))
 }
 
-/// A number of digits alone; a large one is [`SECONDS_MAX`].
+/// Parses decimal digits; a larger number becomes [`SECONDS_MAX`].
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -193,7 +198,7 @@ pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     Some(number.min(SECONDS_MAX))
 }
 
-/// All values of a name, joined by commas; empty without any. `name` is in lower case.
+/// Returns all values of a field, joined by commas; empty if there are none. `name` is in lower case.
 pub(crate) fn joined(fields: &Fields, name: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     for (other, value) in fields.iter() {

@@ -1,8 +1,8 @@
-//! Stored responses on disk, so that they survive a restart: one file each, written by a thread of its own.
+//! Stored responses on disk, which survive a restart: one file each, written by a separate thread.
 //!
-//! What is stored in memory is written here too, as long as the thread keeps up. A file is written under another name and
-//! renamed, and has checksums: one that is not whole, for whatever reason, is dropped. While the folder cannot be written to,
-//! memory alone is used.
+//! Responses that are stored in memory are also written here, as long as the thread keeps up. A file is
+//! written under a temporary name, then renamed, and has checksums; a file that is incomplete for any reason
+//! is dropped. While the directory is not writable, only memory is used.
 
 use std::fmt;
 use std::io;
@@ -22,36 +22,37 @@ use crate::object::Object;
 use crate::purge::Purge;
 use crate::record;
 
-/// Bytes of responses that wait to be written; further ones are not.
+/// Maximum bytes of responses queued for writing; further ones are skipped.
 const QUEUE_BYTES_MAX: u64 = 32 << 20;
-/// The part of the disk's bytes that one response may take.
+/// Reciprocal of the maximum share of the disk space for one response.
 const OBJECT_SHARE: u64 = 8;
-/// What is fresh for less time than this is not written, in seconds: it would be written again at once.
+/// Minimum remaining freshness of a response to be written, in seconds; a shorter-lived one would soon be
+/// written again.
 const LIFETIME_S_MIN: u64 = 10;
 
-/// Where responses are stored, and how many.
+/// Directory and limits of the cache on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The folder; it is made where it is not there.
+    /// The directory; created if it does not exist.
     pub path: PathBuf,
-    /// Bytes of the disk that it may take, in whole blocks.
+    /// Maximum disk space in bytes, counted in whole blocks.
     pub bytes_max: u64,
-    /// Bytes of memory that the index may take; each file counts as 112 bytes.
+    /// Maximum memory for the index in bytes; each file counts as 112 bytes.
     pub index_bytes_max: u64,
-    /// How long [`Disk::open`] waits until what is there is known.
+    /// Maximum time for which [`Disk::open`] waits until the directory has been read.
     pub wait: Duration,
-    /// How long after a failure the folder is tried again.
+    /// Pause after a failure before the directory is tried again.
     pub retry: Duration,
 }
 
-/// What is on disk.
+/// Statistics of the cache on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// Responses.
+    /// Number of stored responses.
     pub files: u64,
-    /// Bytes of the disk that they take.
+    /// Disk space in use, in bytes.
     pub bytes: u64,
-    /// The most bytes.
+    /// Maximum disk space, in bytes.
     pub bytes_max: u64,
     /// Responses written since the start.
     pub written: u64,
@@ -59,13 +60,13 @@ pub struct DiskStats {
     pub read: u64,
     /// Responses that were not written because the disk is too slow.
     pub skipped: u64,
-    /// Files that were dropped because they were not what was written.
+    /// Files dropped because they were damaged or unreadable.
     pub dropped: u64,
-    /// Whether it is in use: the folder is known, and can be written to.
+    /// Whether the cache is in use: the directory has been read and is writable.
     pub is_used: bool,
 }
 
-/// Responses on disk. Dropping it ends its thread, once that has written what waits.
+/// A cache on disk. Dropping it ends its thread, after all queued responses are written.
 pub struct Disk {
     options: DiskOptions,
     shared: Arc<DiskShared>,
@@ -78,20 +79,20 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// A response that may be on disk.
+/// Candidate files for a key that may have been stored on disk.
 #[derive(Debug)]
 pub struct DiskLookup {
     shared: Arc<DiskShared>,
     orders: Sender<Order>,
     key: Vec<u8>,
     files: Vec<FileName>,
-    /// Those that had not reached every file when it was looked for.
+    /// Purges that were not yet applied to all files at the time of the lookup.
     purges: Arc<Vec<PendingPurge>>,
-    /// Purges before it was looked for.
+    /// Number of purges before the lookup.
     pub(crate) began_after: u64,
 }
 
-/// A response that was read, before it is compared with the purges since.
+/// A response read from disk, not yet checked against purges since the lookup.
 #[derive(Debug)]
 pub struct FromDisk {
     pub(crate) object: Object,
@@ -99,11 +100,11 @@ pub struct FromDisk {
 }
 
 impl Disk {
-    /// Opens the folder, on a thread of its own; waits for that for a moment, so that a restart finds what is there.
-    /// `account` is called with the bytes of memory held before and after each change.
+    /// Opens the directory on a new thread, and waits for up to `options.wait`, so that a restart finds the
+    /// stored responses. `account` is called with the bytes of memory held before and after each change.
     ///
     /// # Errors
-    /// The thread cannot be started. What is wrong with the folder is reported.
+    /// The thread cannot be started. Errors of the directory are reported to `report` instead.
     pub fn open(
         options: DiskOptions,
         account: Arc<dyn Fn(u64, u64) + Send + Sync>,
@@ -134,13 +135,13 @@ impl Disk {
         Ok(disk)
     }
 
-    /// What it was opened with.
+    /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &DiskOptions {
         &self.options
     }
 
-    /// What is there.
+    /// Returns the current statistics.
     #[must_use]
     pub fn stats(&self) -> DiskStats {
         let index = self.shared.index();
@@ -157,13 +158,13 @@ impl Disk {
         }
     }
 
-    /// Whether everything that was ordered is done.
+    /// Whether all orders have been carried out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.shared.queued.load(Ordering::Acquire) == 0 && self.shared.index().doomed() == 0
     }
 
-    /// Has a response written, if the disk keeps up.
+    /// Queues a response for writing, if the disk keeps up.
     pub(crate) fn store(&self, key: &Arc<[u8]>, object: &Arc<Object>) {
         let freshness = object.freshness_when_stored();
         let is_kept = freshness.lifetime_s.saturating_sub(freshness.initial_age_s) >= LIFETIME_S_MIN;
@@ -182,16 +183,17 @@ impl Disk {
         let number = index.next_number();
         index.enqueue(url_hash(url(key)));
         index.open_sweep = None;
-        // Sent before the lock is released: orders have the order of their numbers.
+        // Sent before the lock is released, so that orders are in the sequence of their numbers.
         self.send(Order::Store { key: key.clone(), object: object.clone(), number });
         drop(index);
     }
 
-    /// Once this returns, nothing that was stored before is found, nor after a restart, although the process is killed at once.
-    /// Returns how many responses of a URL it has removed; what a prefix or a tag removes is not known at once.
+    /// Purges responses. Once this returns, a response stored before is no longer found, even after a restart
+    /// and even if the process is killed immediately. Returns the number of responses removed by a purge of a
+    /// URL; for a prefix or tag the number is not known yet.
     pub(crate) fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut index = self.shared.index();
-        // While the folder is not known, every purge is about what may be there.
+        // Until the directory has been read, any purge may concern files in it.
         if self.shared.is_writable.load(Ordering::Acquire) && index.has_nothing_for(purge) {
             return 0;
         }
@@ -206,11 +208,11 @@ impl Disk {
 
     fn send(&self, order: Order) {
         self.shared.queued.fetch_add(1, Ordering::AcqRel);
-        // The thread ends after this is dropped.
+        // The thread outlives this sender.
         let _ = self.orders.send(order);
     }
 
-    /// Whether there may be a response for this key, without reading anything.
+    /// Returns the files that may hold a response for this key, without reading any.
     pub(crate) fn find(&self, key: &[u8], began_after: u64) -> Option<DiskLookup> {
         let hash = url_hash(url(key));
         let index = self.shared.index();
@@ -225,7 +227,7 @@ impl Disk {
 }
 
 impl DiskLookup {
-    /// Reads the response that answers this request, if there is one. This blocks.
+    /// Reads the response that answers this request, if there is one. Blocks.
     #[must_use]
     pub fn read(self, request: (&Head, &[u8])) -> Option<FromDisk> {
         let DiskLookup { shared, orders, key, files, purges, began_after } = self;

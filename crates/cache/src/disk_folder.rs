@@ -1,11 +1,11 @@
-//! The folder of the cache on disk: its files by name, and the list of purges that have not reached each of them.
+//! Directory of the cache on disk: its files by name, and the list of purges not yet applied to all of them.
 //!
 //! ```text
-//! lock     locked by the process that uses the folder
-//! run      how often the folder was opened: the upper half of the numbers of files
-//! purges   purges that are not applied to every file yet
-//! new      what is being written; renamed once it is complete
-//! 00 … ff  the responses, one file each
+//! lock     locked by the process that uses the directory
+//! run      number of times the directory was opened: the upper half of file numbers
+//! purges   purges not yet applied to every file
+//! new      file being written; renamed when complete
+//! 00 … ff  directories of the responses, one file each
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -20,20 +20,20 @@ use crate::object::{Object, StoredBody};
 use crate::purge::Purge;
 use crate::record::{self, RecordHead};
 
-/// What is in a folder.
+/// Contents of the directory.
 #[derive(Debug)]
 pub(crate) struct FolderContents {
     pub(crate) files: Vec<FileName>,
     pub(crate) purges: Vec<PendingPurge>,
-    /// Larger than the number of any file and purge.
+    /// Larger than the number of any file or purge.
     pub(crate) number: u64,
 }
 
-/// The folder.
+/// The directory.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskFolder {
     path: PathBuf,
-    /// Fails writing, in tests.
+    /// Error for all writes, in tests.
     #[cfg(test)]
     pub(crate) fault: std::sync::Arc<std::sync::Mutex<Option<io::ErrorKind>>>,
 }
@@ -51,8 +51,8 @@ impl DiskFolder {
         &self.path
     }
 
-    /// Makes the folder where it is not there, and locks it for as long as the file is open; `None` while another process
-    /// has it.
+    /// Creates the directory if needed and locks it for as long as the file is open; `None` if another
+    /// process holds the lock.
     pub(crate) fn lock(&self) -> io::Result<Option<File>> {
         self.may_write()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
@@ -64,7 +64,7 @@ impl DiskFolder {
         }
     }
 
-    /// What is there. From now on, numbers are larger.
+    /// Reads the directory, and starts a new range of numbers.
     pub(crate) fn open(&self) -> io::Result<FolderContents> {
         let mut files = Vec::new();
         for folder in 0..=255u8 {
@@ -74,7 +74,7 @@ impl DiskFolder {
                 Err(error) => return Err(error),
             };
             for entry in entries {
-                // Other names are not ours.
+                // Files with other names are ignored.
                 files.extend(entry?.file_name().to_str().and_then(FileName::parse));
             }
         }
@@ -108,7 +108,7 @@ impl DiskFolder {
         }
     }
 
-    /// What a file says beside its content, and the file to read that from.
+    /// Reads a file's head; also returns the file, positioned at the content.
     pub(crate) fn read_head(&self, name: &FileName) -> io::Result<(RecordHead, File)> {
         let mut file = File::open(self.path.join(name.path()))?;
         if file.metadata()?.len() != name.bytes {
@@ -118,7 +118,7 @@ impl DiskFolder {
         Ok((head, file))
     }
 
-    /// A response with its key.
+    /// Reads a response and its key.
     pub(crate) fn read(&self, name: &FileName) -> io::Result<(Vec<u8>, Object)> {
         let (mut head, mut file) = self.read_head(name)?;
         let key = std::mem::take(&mut head.key);
@@ -134,7 +134,7 @@ impl DiskFolder {
         }
     }
 
-    /// Opens the list of purges to add to it.
+    /// Rewrites the list of purges and opens it for appending.
     pub(crate) fn rewrite_purges(&self, purges: &[PendingPurge]) -> io::Result<File> {
         let list: Vec<u8> = purges.iter().flat_map(encode_purge).collect();
         self.replace("purges", &list)?;
@@ -154,7 +154,7 @@ impl DiskFolder {
     }
 
     #[cfg(not(test))]
-    #[allow(clippy::unused_self)] // the one for tests looks
+    #[allow(clippy::unused_self)] // the variant for tests uses `self`
     fn may_write(&self) -> io::Result<()> {
         Ok(())
     }
@@ -166,14 +166,14 @@ fn writing() -> OpenOptions {
     options
 }
 
-/// Adds a purge to the list.
+/// Appends a purge to the list.
 pub(crate) fn append_purge(list: &mut File, purge: &PendingPurge) -> io::Result<()> {
     list.write_all(&encode_purge(purge))
 }
 
-/// Length, checksum, number, time, kind and text.
+/// Encodes length, checksum, number, time, kind and text.
 fn encode_purge(pending: &PendingPurge) -> Vec<u8> {
-    // No host and no origin has a space.
+    // Hosts and origins contain no spaces.
     let (kind, text): (u8, Vec<u8>) = match &pending.purge {
         Purge::Exact(url) => (b'=', url.clone()),
         Purge::Prefix(url) => (b'*', url.clone()),
@@ -194,7 +194,7 @@ fn encode_purge(pending: &PendingPurge) -> Vec<u8> {
     out
 }
 
-/// The purges of a list, as far as it was written. One that cannot be read was not confirmed to anybody.
+/// Returns the purges of a list up to the first incomplete one, which was not confirmed to any client.
 fn decode_purges(mut list: &[u8]) -> Vec<PendingPurge> {
     let mut purges = Vec::new();
     while let Some((purge, rest)) = decode_purge(list) {

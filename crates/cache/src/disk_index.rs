@@ -1,5 +1,5 @@
-//! Which responses are on disk. The names of the files are the index: it is made again from them at each start, and no file is
-//! opened for it.
+//! Index of the responses on disk. File names contain all of its data: it is rebuilt from them at each start
+//! without opening any file.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ use crate::key::url;
 use crate::object::Object;
 use crate::purge::Purge;
 
-/// What a file counts as beside its bytes: file systems keep whole blocks.
+/// Block size of the file system.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Bytes of memory that one file counts as.
+/// Bytes of memory accounted for one file.
 pub(crate) const FILE_BYTES: u64 = 112;
-/// Purges that are not applied to every file yet. With more, everything is purged: they cannot all be remembered.
+/// Maximum purges not yet applied to every file. If there are more, everything is purged instead.
 pub(crate) const PURGES_MAX: usize = 1024;
 
-/// The name of a file: what it holds, and when it was stored.
+/// Name of a file, which identifies the response and the order of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileName {
-    /// The hash of the URL.
+    /// Hash of the URL.
     pub(crate) url: u128,
-    /// The hash of the key and of the requests that it answers.
+    /// Hash of the key and of the selecting request fields.
     pub(crate) variant: u64,
-    /// Its number among all stored responses and purges, in their order.
+    /// Sequence number among all stored responses and purges.
     pub(crate) number: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(crate) bytes: u64,
 }
 
 impl FileName {
-    /// That of a response.
+    /// Creates the name for a response.
     pub(crate) fn new(key: &[u8], object: &Object, number: u64, bytes: u64) -> FileName {
         let mut selected = key.to_vec();
         for (name, value) in object.variant.selectors() {
@@ -44,18 +44,18 @@ impl FileName {
         FileName { url: url_hash(url(key)), variant, number, bytes }
     }
 
-    /// The folder that it is in, below that of the cache.
+    /// Returns the subdirectory of the file.
     pub(crate) fn folder(&self) -> String {
         format!("{:02x}", self.url >> 120)
     }
 
-    /// Its path below the folder of the cache.
+    /// Returns the path relative to the directory of the cache.
     pub(crate) fn path(&self) -> PathBuf {
         let FileName { url, variant, number, bytes } = self;
         PathBuf::from(self.folder()).join(format!("{url:032x}{variant:016x}{number:016x}.{bytes:x}"))
     }
 
-    /// The name of a file, as [`FileName::path`] has written it.
+    /// Parses a file name written by [`FileName::path`].
     pub(crate) fn parse(text: &str) -> Option<FileName> {
         let (digits, bytes) = text.split_once('.')?;
         let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -71,77 +71,79 @@ impl FileName {
         })
     }
 
-    /// Bytes of the disk that it takes.
+    /// Returns the disk space of the file in bytes.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        // One block more for its entry in the folder and in the file system's table.
+        // A quarter of a block is added for the directory entry and the inode.
         self.bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES / 4
     }
 }
 
-/// The hash of a URL. Two URLs with the same are distinguished by the key in the file.
+/// Returns the hash of a URL. URLs with equal hashes are distinguished by the key in the file.
 pub(crate) fn url_hash(url: &[u8]) -> u128 {
     XxHash3_128::oneshot(url)
 }
 
-/// A purge that may not have reached every file yet.
+/// A purge that may not have been applied to every file yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingPurge {
-    /// It is about responses with smaller numbers.
+    /// Number of the purge, which applies to responses with smaller numbers.
     pub(crate) number: u64,
     pub(crate) purge: Purge,
-    /// When it was, in seconds since 1970, where it makes stale instead of removing.
+    /// Time of a soft purge, in seconds since 1970; `None` for a purge that removes.
     pub(crate) soft_at_s: Option<u64>,
 }
 
-/// What is stored under a hash of a URL and of a variant.
+/// A file under a hash of URL and variant.
 #[derive(Clone, Copy, Debug)]
 struct StoredFile {
     number: u64,
     bytes: u64,
-    /// It was read since it was last passed over.
+    /// Whether the file was read since eviction last passed over it.
     is_used: bool,
 }
 
-/// What becomes of a stored response after the purges.
+/// Effect of the purges on a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is as it was.
+    /// Not purged.
     Valid,
-    /// A soft purge made it stale at this time, in seconds since 1970.
+    /// Stale since this time, in seconds since 1970, by a soft purge.
     Expired(u64),
-    /// It was purged.
+    /// Removed by a purge.
     Purged,
 }
 
-/// The files, in the order in which they leave.
+/// Files in order of eviction.
 #[derive(Debug, Default)]
 pub(crate) struct DiskIndex {
     slots: BTreeMap<(u128, u64), StoredFile>,
-    /// Names that are no longer in `slots` are passed over.
+    /// Eviction order. Entries that no longer match `slots` are skipped.
     order: VecDeque<(u128, u64, u64)>,
-    /// Files that are to be removed.
+    /// Files to be removed.
     doomed: VecDeque<FileName>,
     doomed_bytes: u64,
-    /// Files that are being removed.
+    /// Number of files being removed.
     leaving: usize,
-    /// Bytes of the disk that all of them take.
+    /// Disk space of all files, in bytes.
     bytes: u64,
-    /// Shared with those who read a file meanwhile.
+    /// Pending purges, shared with concurrent readers of files.
     purges: Arc<Vec<PendingPurge>>,
     number: u64,
-    /// How many responses of a URL wait to be written, by its hash.
+    /// Number of responses queued for writing, by the hash of their URL.
     queued: HashMap<u128, u32>,
-    /// The order to sweep that was sent last, where nothing was sent after it: a later purge needs no other one.
+    /// The last sweep order, if no other order was sent after it; a later purge joins it instead of sending
+    /// another.
     pub(crate) open_sweep: Option<SweepOrder>,
 }
 
-/// The number of the last purge that an order to sweep is about.
+/// Number of the last purge that a sweep order covers.
 pub(crate) type SweepOrder = Arc<AtomicU64>;
 
 impl DiskIndex {
-    /// Takes over what is there; `number` is larger than that of any file. What was purged is to be removed.
+    /// Loads the files of the directory; `number` is larger than that of any file. Purged files are marked
+    /// for removal.
     pub(crate) fn load(&mut self, mut files: Vec<FileName>, purges: Vec<PendingPurge>, number: u64) {
-        // In the order of the map, which is built at once.
+        // Sorted like the map, which is built in one pass.
         files.sort_unstable_by_key(|file| (file.url, file.variant, file.number));
         *self = DiskIndex {
             purges: std::mem::take(&mut self.purges),
@@ -152,7 +154,7 @@ impl DiskIndex {
         };
         let mut all = purges;
         for purge in self.purges.iter() {
-            // They came before anything was known of the files, and are about all of them.
+            // Made before the files were known, so they apply to all of them.
             let number = self.number + all.len() as u64;
             all.push(PendingPurge { number, ..purge.clone() });
         }
@@ -175,13 +177,13 @@ impl DiskIndex {
         self.purges = Arc::new(all);
     }
 
-    /// The number of what comes next.
+    /// Returns the next sequence number.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number - 1
     }
 
-    /// Adds a file; the one that it replaces is to be removed.
+    /// Adds a file and marks the one that it replaces for removal.
     pub(crate) fn insert(&mut self, file: FileName) {
         let slot = StoredFile { number: file.number, bytes: file.bytes, is_used: false };
         let before = self.slots.insert((file.url, file.variant), slot);
@@ -190,7 +192,7 @@ impl DiskIndex {
         if let Some(before) = before {
             self.doom(name((file.url, file.variant), &before));
         }
-        // What was replaced stays in the order until it is reached: not too often.
+        // Replaced entries stay in the order until eviction reaches them; compacted when there are too many.
         if self.order.len() > 2 * self.slots.len() + 64 {
             let slots = &self.slots;
             self.order.retain(|(url, variant, number)| {
@@ -199,7 +201,7 @@ impl DiskIndex {
         }
     }
 
-    /// The files of a URL, the newest first.
+    /// Returns the files of a URL, the newest first.
     pub(crate) fn files(&self, url: u128) -> Vec<FileName> {
         let mut files: Vec<FileName> = self.of_url(url).collect();
         files.sort_unstable_by_key(|file| std::cmp::Reverse(file.number));
@@ -215,14 +217,14 @@ impl DiskIndex {
         self.of_url(url).next().is_some()
     }
 
-    /// It was read: it stays when the next ones leave.
+    /// Records that a file was read, so that the next eviction passes over it.
     pub(crate) fn mark_used(&mut self, file: &FileName) {
         if let Some(slot) = self.slots.get_mut(&(file.url, file.variant)) {
             slot.is_used = true;
         }
     }
 
-    /// It is not to be found any more, and its file is to be removed.
+    /// Removes a file from the index and marks it for removal from disk.
     pub(crate) fn remove(&mut self, file: &FileName) {
         let id = (file.url, file.variant);
         if self.slots.get(&id).is_some_and(|slot| slot.number == file.number) {
@@ -236,13 +238,13 @@ impl DiskIndex {
         self.doomed.push_back(file);
     }
 
-    /// Its file is removed.
+    /// Records that a file has been removed from disk.
     pub(crate) fn forget(&mut self, file: &FileName) {
         self.bytes -= file.disk_bytes();
         self.leaving -= 1;
     }
 
-    /// The next files to remove.
+    /// Takes the next files to remove, at most `most`.
     pub(crate) fn take_doomed(&mut self, most: usize) -> Vec<FileName> {
         let most = most.min(self.doomed.len());
         let taken: Vec<FileName> = self.doomed.drain(..most).collect();
@@ -251,8 +253,8 @@ impl DiskIndex {
         taken
     }
 
-    /// Makes room: has the files removed that were stored first and not read since. Returns whether there is room, once they
-    /// are removed.
+    /// Makes room: marks the files for removal that were stored first and not read since. Returns whether
+    /// there will be enough room once they are removed.
     pub(crate) fn make_room(&mut self, bytes_max: u64, files_max: usize) -> bool {
         while self.bytes - self.doomed_bytes > bytes_max || self.slots.len() > files_max {
             let Some((url, variant, number)) = self.order.pop_front() else { return false };
@@ -269,12 +271,12 @@ impl DiskIndex {
         true
     }
 
-    /// A response waits to be written.
+    /// Counts a response that is queued for writing.
     pub(crate) fn enqueue(&mut self, url: u128) {
         *self.queued.entry(url).or_default() += 1;
     }
 
-    /// It is written, or never will be.
+    /// Uncounts a response that was written or abandoned.
     pub(crate) fn dequeue(&mut self, url: u128) {
         if let Some(count) = self.queued.get_mut(&url) {
             *count -= 1;
@@ -284,7 +286,7 @@ impl DiskIndex {
         }
     }
 
-    /// Whether a purge of a URL is about nothing: no file, and none that is to be written or removed.
+    /// Whether a purge of a URL has no effect: nothing is stored or queued for it, and no removal is pending.
     pub(crate) fn has_nothing_for(&self, purge: &Purge) -> bool {
         let is_unknown = |url: &Vec<u8>| {
             let hash = url_hash(url);
@@ -293,7 +295,7 @@ impl DiskIndex {
         matches!(purge, Purge::Exact(_)) && self.doomed() == 0 && purge.urls().iter().all(is_unknown)
     }
 
-    /// The order to send for a purge; `None` where the one that was sent last will do.
+    /// Returns the order to send for a purge; `None` if the last one sent covers it.
     pub(crate) fn sweep_order(&mut self, number: u64) -> Option<SweepOrder> {
         if let Some(order) = &self.open_sweep {
             order.store(number, Ordering::Relaxed);
@@ -304,7 +306,8 @@ impl DiskIndex {
         Some(order)
     }
 
-    /// An order to sweep has arrived: no later purge relies on it. Returns its number.
+    /// Closes a sweep order that the thread has received, so that later purges send their own. Returns the
+    /// purge number to sweep up to.
     pub(crate) fn take_sweep(&mut self, order: &SweepOrder) -> u64 {
         if self.open_sweep.as_ref().is_some_and(|open| Arc::ptr_eq(open, order)) {
             self.open_sweep = None;
@@ -312,12 +315,12 @@ impl DiskIndex {
         order.load(Ordering::Relaxed)
     }
 
-    /// Remembers a purge, and applies it where the names of files suffice. Returns it with its number, and how many files of
-    /// a URL it is about.
+    /// Remembers a purge, and applies it as far as file names suffice. Returns it with its number, and the
+    /// number of files it matches by URL.
     pub(crate) fn purge(&mut self, purge: &Purge, soft_at_s: Option<u64>) -> (PendingPurge, u64) {
         let (mut purge, mut soft_at_s) = (purge.clone(), soft_at_s);
         if soft_at_s.is_none() && self.purges.iter().any(|pending| pending.purge == purge) {
-            // The later one takes the place of the earlier.
+            // Replaces an earlier identical purge.
             Arc::make_mut(&mut self.purges).retain(|pending| pending.purge != purge);
         }
         if self.purges.len() >= PURGES_MAX {
@@ -347,7 +350,7 @@ impl DiskIndex {
         purge.urls().iter().flat_map(|url| self.of_url(url_hash(url))).collect()
     }
 
-    /// The purges that wait, up to that number, and the files that have to be looked into for them.
+    /// Returns the pending purges up to number `to`, and the files that have to be opened for them.
     pub(crate) fn begin_sweep(&self, to: u64) -> (Vec<PendingPurge>, Vec<FileName>) {
         let purges: Vec<PendingPurge> =
             self.purges.iter().filter(|pending| pending.number <= to).cloned().collect();
@@ -366,38 +369,38 @@ impl DiskIndex {
         (purges, files)
     }
 
-    /// They have reached every file.
+    /// Forgets purges that have been applied to every file.
     pub(crate) fn end_sweep(&mut self, swept: &[PendingPurge]) {
         Arc::make_mut(&mut self.purges).retain(|pending| !swept.contains(pending));
     }
 
-    /// The purges that wait.
+    /// Returns the pending purges.
     pub(crate) fn purges(&self) -> &Arc<Vec<PendingPurge>> {
         &self.purges
     }
 
-    /// Files.
+    /// Returns the number of files.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Bytes of the disk that they take, and those that are to be removed.
+    /// Returns the disk space of all files in bytes, including those to be removed.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes of memory that it counts as.
+    /// Returns the memory accounted for the index, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.slots.len() as u64) * FILE_BYTES
     }
 
-    /// How many files are to be removed.
+    /// Returns the number of files to be removed.
     pub(crate) fn doomed(&self) -> usize {
         self.doomed.len() + self.leaving
     }
 }
 
-/// What became of a stored response after these purges.
+/// Returns the effect of these purges on a stored response.
 pub(crate) fn standing(purges: &[PendingPurge], key: &[u8], object: &Object, number: u64) -> Standing {
     let later = purges.iter().filter(|pending| pending.number > number);
     let mut standing = Standing::Valid;
@@ -461,7 +464,7 @@ mod tests {
         assert_eq!((index.len(), index.bytes()), (8, 8 * each));
         assert!(index.make_room(u64::MAX, 3));
         assert_eq!((index.len(), index.doomed()), (3, 5));
-        // The newer of two takes the place of the older, also at the start.
+        // The newer of two files replaces the older, also at the start.
         let newer = file("http://a/9", 20, 1);
         let mut index = loaded(&[newer, files[9]], 21);
         assert_eq!((index.files(newer.url), index.take_doomed(9)), (vec![newer], vec![files[9]]));

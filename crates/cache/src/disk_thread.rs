@@ -1,4 +1,4 @@
-//! The thread that writes stored responses to disk, removes them, and looks into them for purges.
+//! Thread that writes stored responses to disk, removes them, and applies purges to them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,65 +18,65 @@ use crate::key::url;
 use crate::object::Object;
 use crate::record;
 
-/// Files that are removed, and looked into for purges, before the next order.
+/// Number of files removed or swept between two orders.
 const STEP_FILES: usize = 32;
-/// Purges in the list on disk before it is written without those that are done.
+/// Maximum entries of the purge list on disk before it is rewritten without completed ones.
 const LISTED_MAX: usize = 2 * PURGES_MAX;
-/// How long it is waited for another process to leave the folder, before the next look.
+/// Interval of attempts to lock the directory while another process uses it.
 const LOCK_LOOK: Duration = Duration::from_millis(100);
-/// Reports of files that cannot be used are this far apart.
+/// Minimum interval between reports of dropped files.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// What is to be reported.
+/// An event to be reported.
 #[derive(Debug)]
 pub enum DiskEvent<'e> {
-    /// What is there is known: so many files with so many bytes.
+    /// The directory was read: number of files and their bytes.
     Opened(usize, u64),
-    /// Another process has the folder.
+    /// Another process uses the directory.
     InUse,
-    /// It cannot be written to; memory alone is used.
+    /// The directory is not writable; only memory is used.
     Failed(&'e io::Error),
-    /// It can be written to again.
+    /// The directory is writable again.
     Recovered,
-    /// A file is not what was written, or cannot be read; it is dropped. The number counts those since the start.
+    /// A damaged or unreadable file was dropped: path, error, and number of dropped files since the start.
     Dropped(&'e Path, &'e io::Error, u64),
 }
 
-/// What takes reports.
+/// Callback that receives events.
 pub type DiskReport = Arc<dyn Fn(DiskEvent<'_>) + Send + Sync>;
 
-/// What the thread is to do.
+/// An order to the thread.
 pub(crate) enum Order {
     Store {
         key: Arc<[u8]>,
         object: Arc<Object>,
         number: u64,
     },
-    /// Purges up to this number are to reach every file.
+    /// Apply purges up to this number to every file.
     Sweep(SweepOrder),
-    /// There are files to remove.
+    /// Remove files that are marked for removal.
     Remove,
 }
 
-/// What the thread shares with those who store, read and purge.
+/// State shared by the thread and its users.
 pub(crate) struct DiskShared {
     pub(crate) folder: DiskFolder,
     pub(crate) bytes_max: u64,
     pub(crate) files_max: usize,
     pub(crate) retry: Duration,
     pub(crate) index: Mutex<DiskIndex>,
-    /// The list of purges, once the folder is open.
+    /// The list of purges on disk; `None` until the directory is open.
     pub(crate) purges: Mutex<Option<File>>,
-    /// How many that list has.
+    /// Number of entries in the list on disk.
     listed: AtomicUsize,
-    /// What is there is known, and it can be written to.
+    /// Whether the directory has been read and is writable.
     pub(crate) is_writable: AtomicBool,
-    /// A failure was reported, and nothing was written since.
+    /// Whether a failure was reported and nothing has been written since.
     pub(crate) has_failed: AtomicBool,
-    /// What is there is known, or cannot be known now.
+    /// Whether the first attempt to read the directory has ended, successfully or not.
     pub(crate) is_tried: (Mutex<bool>, Condvar),
     pub(crate) queued_bytes: AtomicU64,
-    /// Orders that are not carried out.
+    /// Number of pending orders.
     pub(crate) queued: AtomicU64,
     pub(crate) counted_bytes: AtomicU64,
     pub(crate) account: Arc<dyn Fn(u64, u64) + Send + Sync>,
@@ -134,7 +134,7 @@ impl DiskShared {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a purge to the list on disk: a short write, to the kernel's memory.
+    /// Appends a purge to the list on disk: a short write to the page cache.
     pub(crate) fn keep_purge(&self, pending: &PendingPurge) {
         let mut list = self.purges();
         let Some(file) = list.as_mut() else { return };
@@ -146,7 +146,7 @@ impl DiskShared {
         }
     }
 
-    /// Writes the list without those that are done.
+    /// Rewrites the list on disk without completed purges.
     pub(crate) fn rewrite_purges(&self, list: &mut Option<File>) {
         let waiting = self.index().purges().clone();
         match self.folder.rewrite_purges(&waiting) {
@@ -165,11 +165,11 @@ impl DiskShared {
         }
     }
 
-    /// A file that is not what was written is not found again.
+    /// Drops a damaged or unreadable file and reports it.
     pub(crate) fn drop_file(&self, file: &FileName, error: &io::Error) {
         self.index().remove(file);
         if error.kind() == io::ErrorKind::NotFound {
-            // It was replaced or purged meanwhile, or somebody has emptied the folder.
+            // Replaced or purged meanwhile, or removed from outside.
             return;
         }
         let count = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
@@ -195,7 +195,7 @@ impl DiskShared {
     }
 }
 
-/// Files that are looked into for purges.
+/// A sweep: files to check against purges.
 struct DiskSweep {
     purges: Vec<PendingPurge>,
     files: VecDeque<FileName>,
@@ -204,20 +204,20 @@ struct DiskSweep {
 /// The thread that writes, removes and sweeps.
 pub(crate) struct DiskThread {
     shared: Arc<DiskShared>,
-    /// Keeps other processes out.
+    /// Lock that keeps other processes out of the directory.
     lock: Option<File>,
     sweep: Option<DiskSweep>,
-    /// The number of the last purge whose order has come: what was stored before it is in the index.
+    /// Number of the last purge whose order has been received: responses stored before it are in the index.
     reached: u64,
 }
 
 impl DiskThread {
-    /// One that has not opened the folder yet.
+    /// Creates a thread state; the directory is not open yet.
     pub(crate) fn new(shared: Arc<DiskShared>) -> DiskThread {
         DiskThread { shared, lock: None, sweep: None, reached: 0 }
     }
 
-    /// Carries out orders until nobody sends any more.
+    /// Carries out orders until all senders are dropped.
     pub(crate) fn run(mut self, orders: &Receiver<Order>) {
         while self.open(orders) {
             if !self.work(orders) {
@@ -228,12 +228,12 @@ impl DiskThread {
         (self.shared.account)(before, 0);
     }
 
-    /// Opens the folder, however long that takes. False where nobody wants it any more.
+    /// Opens the directory, retrying until it succeeds. False if all senders are dropped.
     fn open(&mut self, orders: &Receiver<Order>) -> bool {
         let mut is_reported = false;
         let mut is_again = self.shared.has_failed.load(Ordering::Acquire);
         loop {
-            // What has just failed is not tried at once.
+            // After a failure the first attempt is delayed.
             let opened = if std::mem::take(&mut is_again) { None } else { Some(self.try_open()) };
             let pause = match opened {
                 Some(Ok(true)) => return true,
@@ -261,11 +261,11 @@ impl DiskThread {
         }
     }
 
-    /// An order that cannot be carried out.
+    /// Discards an order that cannot be carried out.
     fn pass_over(&mut self, order: &Order) {
         match order {
             Order::Store { key, object, .. } => self.dequeue(key, object),
-            // It is remembered in the index.
+            // The purge is remembered in the index.
             Order::Sweep(order) => self.reached = self.shared.index().take_sweep(order),
             Order::Remove => return,
         }
@@ -285,7 +285,7 @@ impl DiskThread {
         let mut purges = self.shared.purges();
         let mut index = self.shared.index();
         index.load(contents.files, contents.purges, contents.number);
-        // Later purges wait for their order: what was stored before them may be on its way.
+        // Later purges wait for their orders, because responses stored before them may still be queued.
         self.reached = index.next_number();
         let (files, bytes, waiting) = (index.len(), index.bytes(), index.purges().clone());
         drop(index);
@@ -302,7 +302,7 @@ impl DiskThread {
         Ok(true)
     }
 
-    /// Carries out orders until the folder fails: true; or until nobody sends any more: false.
+    /// Carries out orders; returns true when the directory fails, false when all senders are dropped.
     fn work(&mut self, orders: &Receiver<Order>) -> bool {
         while self.shared.is_writable.load(Ordering::Acquire) {
             let is_idle = self.sweep.is_none() && self.shared.index().doomed() == 0;
@@ -348,7 +348,7 @@ impl DiskThread {
             return;
         }
         drop(index);
-        // What leaves, leaves before the new one takes its room.
+        // Evicted files are removed before the new one is written, to stay within the limit.
         if !self.remove_all() {
             return;
         }
@@ -367,11 +367,13 @@ impl DiskThread {
         }
     }
 
-    /// Removes some files. False where the folder fails: then they are found again when it is opened again, with the purges.
+    /// Removes some files. False if the directory fails; the files and purges are found again when it is
+    /// reopened.
     fn remove_some(&self) -> bool {
         let files = self.shared.index().take_doomed(STEP_FILES);
         let removed = files.iter().try_for_each(|file| self.shared.folder.remove(file));
-        // First, so that purges are remembered: what could not be removed is found again.
+        // Marks the failure first, so that purges are remembered: files that could not be removed are found
+        // again.
         let removed = removed.map_err(|error| self.shared.fail(&error)).is_ok();
         let mut index = self.shared.index();
         files.iter().for_each(|file| index.forget(file));
@@ -394,7 +396,7 @@ impl DiskThread {
         }
     }
 
-    /// Looks into some more files for the purges that wait.
+    /// Checks some more files against the pending purges.
     fn sweep_some(&mut self) {
         let Some(sweep) = &mut self.sweep else { return };
         for _ in 0..STEP_FILES {
@@ -418,7 +420,7 @@ impl DiskThread {
     }
 
     fn end_sweep(&mut self) {
-        // Their files are removed first: then nothing depends on the list.
+        // Purged files are removed first, so that nothing depends on the list any more.
         if !self.remove_all() {
             return;
         }
@@ -431,7 +433,7 @@ impl DiskThread {
     }
 }
 
-/// Writes a response again, stale since then.
+/// Rewrites a response that has become stale at `at_s`.
 fn expire(folder: &DiskFolder, file: &FileName, at_s: u64) -> io::Result<()> {
     let (key, object) = folder.read(file)?;
     object.expire(at_s);

@@ -1,4 +1,5 @@
-//! A response on its way into the cache: one writer, which the origin's speed decides, and any number of readers on any core.
+//! A response being received into the cache: one writer, paced by the origin, and any number of readers on
+//! any core.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,98 +14,98 @@ use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
 
-/// Content is kept in pieces of this many bytes.
+/// Size of the pieces in which content is kept.
 const PIECE_BYTES: usize = 64 * 1024;
-/// How far a response that is not stored is read ahead of its fastest reader, in bytes.
+/// Maximum bytes that a response that is not stored is read ahead of its fastest reader.
 const WINDOW_BYTES: u64 = 128 * 1024;
-/// How far a reader of such a response may be behind, in objects of the largest size.
+/// Maximum lag of a reader of such a response, in objects of the maximum size.
 const LAG_OBJECTS_MAX: u64 = 2;
-/// The same in bytes, where objects are small.
+/// Minimum of this limit, in bytes, for small object sizes.
 const LAG_BYTES_MAX: u64 = 4 << 20;
-/// Interim responses that are kept for those who wait; further ones are left out.
+/// Maximum interim responses kept for waiting readers; further ones are dropped.
 const INTERIMS_MAX: usize = 8;
-/// Bytes of their fields together.
+/// Maximum bytes of the fields of kept interim responses.
 const INTERIM_BYTES_MAX: usize = 16 * 1024;
-/// Responses, of all that are on their way, whose clients have all left: further ones are cancelled.
+/// Maximum fills without clients; further ones are cancelled.
 const LEFT_MAX: usize = 64;
 
-/// The head of a response on its way.
+/// Head of a response that is being received.
 #[derive(Debug)]
 pub struct FillResponse {
     /// The status.
     pub status: Status,
     /// The fields as the origin sent them.
     pub fields: Fields,
-    /// The length of the content in bytes, where it is announced.
+    /// Length of the content in bytes, if announced.
     pub length: Option<u64>,
-    /// Which requests it answers, and how long it is fresh; or why it is not stored.
+    /// The requests that the response answers, and its freshness; or the reason for not storing it.
     pub outcome: Result<(RequestVariant, Freshness), NotStored>,
-    /// Whether it is fresh, so that requests which wait for it may have it.
+    /// Whether the response is fresh, so that waiting requests may use it.
     pub is_shared: bool,
 }
 
-/// An interim response (1xx), which comes before the head and is never stored.
+/// An interim response (1xx), which precedes the head and is never stored.
 #[derive(Debug)]
 pub struct InterimResponse {
     /// The status.
     pub status: Status,
-    /// Its fields.
+    /// The fields.
     pub fields: Fields,
 }
 
-/// How a stored response came to be the answer.
+/// Reason for which a stored response is used after asking the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validated {
-    /// The origin has answered 304.
+    /// The origin responded 304.
     NotModified,
-    /// The origin has answered an error with this status; the response is stale.
+    /// The origin responded with this error status; the stored response is stale.
     Error(Status),
-    /// The origin has answered nothing; the response is stale.
+    /// The origin did not respond; the stored response is stale.
     Unreachable,
 }
 
-/// What readers wait for first.
+/// First result that readers wait for.
 #[derive(Clone, Debug)]
 pub enum FillHead {
     /// A response, whose content follows.
     Response(Arc<FillResponse>),
     /// A stored response.
     Stored(Arc<Object>, Validated),
-    /// The response is for the request alone that asked for it: others ask themselves.
+    /// The response is only for the request that fetched it: each other request goes to the origin.
     Alone,
-    /// There is none.
+    /// No response was received.
     Failed,
 }
 
 #[derive(Debug, Default)]
 struct FillState {
     interims: Vec<Arc<InterimResponse>>,
-    /// They are for all who wait, not only for the request that asked.
+    /// Whether interim responses are also for waiting readers, not only for the leader.
     shares_interims: bool,
-    /// What the request that asked gets.
+    /// Head for the leader: the request that fetches the response.
     head: Option<FillHead>,
-    /// What those who wait get, where it is something else.
+    /// Head for the waiting readers, if it differs from the leader's.
     shared_head: Option<FillHead>,
-    /// Full pieces, and where the first of them begins.
+    /// Full pieces, and the offset of the first of them.
     pieces: VecDeque<Arc<[u8]>>,
     pieces_at: u64,
     tail: Vec<u8>,
     len: u64,
     trailers: Fields,
-    /// Whether all of it was received, once nothing more comes.
+    /// Whether the response was received completely; `None` until the fill has ended.
     ended: Option<bool>,
-    /// All bytes are kept, for the object.
+    /// Whether all bytes are kept, to be stored.
     keeps: bool,
-    /// It counts as one whose clients have left.
+    /// Whether the fill counts as one without clients.
     is_left: bool,
-    /// No client has asked for it.
+    /// Whether the fill was started without a client.
     is_background: bool,
     readers: Vec<ReaderSlot>,
     next_id: u64,
     writer: Option<Waker>,
-    /// What the pieces belong to, which counts them.
+    /// Object that owns the pieces and accounts for their memory.
     object: Option<Arc<Object>>,
-    /// What they count as where they are nobody else's.
+    /// Bytes charged to this fill alone, without an object.
     held: Option<HeldBytes>,
 }
 
@@ -112,35 +113,35 @@ struct FillState {
 struct ReaderSlot {
     id: u64,
     at: u64,
-    /// Interim responses that it has had.
+    /// Number of interim responses delivered.
     informed: usize,
     waker: Option<Waker>,
 }
 
-/// A response on its way.
+/// A response being received. Requests for the same key share it.
 #[derive(Debug)]
 pub struct Fill {
-    /// The key that it is stored under.
+    /// Key under which the response will be stored.
     pub(crate) key: Arc<[u8]>,
-    /// What it is found by while it is on its way; `None` for one that nobody else waits for.
+    /// Key by which other requests find the fill; `None` if it is not shared.
     pub(crate) shared_key: Option<Arc<[u8]>>,
-    /// The number of the last purge before it began.
+    /// Number of the last purge before the fill began.
     pub(crate) began_after: u64,
     object_bytes_max: u64,
     state: Mutex<FillState>,
     counts: Arc<FillCounts>,
 }
 
-/// How many responses are on their way.
+/// Numbers of fills in progress.
 #[derive(Debug, Default)]
 pub(crate) struct FillCounts {
-    /// All of them.
+    /// All fills.
     pub(crate) all: AtomicUsize,
-    /// Fills whose clients have all left.
+    /// Fills without clients.
     left: AtomicUsize,
 }
 
-/// One who reads a response on its way. Dropping it releases what was kept for it.
+/// A reader of a fill. Dropping it releases content that was kept for it.
 #[derive(Debug)]
 pub struct FillReader {
     fill: Arc<Fill>,
@@ -148,7 +149,7 @@ pub struct FillReader {
     leads: bool,
 }
 
-/// The response broke off.
+/// Error: the response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenOff;
 
@@ -161,12 +162,12 @@ impl FillState {
         }
     }
 
-    /// Where the slowest reader is.
+    /// Returns the position of the slowest reader.
     fn slowest(&self) -> u64 {
         self.readers.iter().map(|reader| reader.at).min().unwrap_or(self.len)
     }
 
-    /// Releases what all readers have.
+    /// Releases the content that all readers have read.
     fn drop_read(&mut self) {
         if self.keeps {
             return;
@@ -193,7 +194,7 @@ impl FillState {
         }
     }
 
-    /// The bytes at `at` that are there.
+    /// Returns the available bytes from `at` on.
     fn piece(&self, at: u64) -> Option<Arc<[u8]>> {
         let mut start = self.pieces_at;
         for piece in &self.pieces {
@@ -208,13 +209,13 @@ impl FillState {
         self.tail.get(from..).filter(|rest| !rest.is_empty()).map(Into::into)
     }
 
-    /// What is beyond the window of the fastest reader: nobody else's pace counts.
+    /// Returns the bytes beyond the window of the fastest reader; slower readers do not delay the writer.
     fn backlog(&self) -> u64 {
         let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
         if self.keeps { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
     }
 
-    /// Ends readers that are too far behind where another one is ahead, so that what is kept for them is bounded.
+    /// Drops readers that lag too far behind a faster one, to bound the memory kept for them.
     fn end_slow(&mut self, lag_bytes_max: u64) {
         let from = self.len.saturating_sub(lag_bytes_max);
         if self.keeps || self.slowest() >= from {
@@ -230,7 +231,7 @@ impl FillState {
 }
 
 impl Fill {
-    /// One more, and its first reader.
+    /// Creates a fill and its first reader, the leader.
     pub(crate) fn new(
         key: Arc<[u8]>,
         shared_key: Option<Arc<[u8]>>,
@@ -257,7 +258,7 @@ impl Fill {
         FillReader { fill: self.clone(), id, leads }
     }
 
-    /// One more reader; `None` where it is too late for one.
+    /// Adds a reader; `None` if the fill can no longer be joined.
     pub(crate) fn join(self: &Arc<Fill>) -> Option<FillReader> {
         let mut state = self.state();
         let is_lost = matches!(state.head, Some(FillHead::Alone | FillHead::Failed));
@@ -270,7 +271,7 @@ impl Fill {
         })
     }
 
-    /// An interim response has been received. `is_shared` says that those who wait get it too.
+    /// Records an interim response. `is_shared`: waiting readers get it too.
     pub fn inform(&self, interim: InterimResponse, is_shared: bool) {
         let mut state = self.state();
         let held: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
@@ -282,7 +283,7 @@ impl Fill {
         }
     }
 
-    /// The head has been received.
+    /// Records the response head.
     pub fn respond(&self, response: FillResponse) {
         let mut state = self.state();
         state.keeps = response.outcome.is_ok();
@@ -297,8 +298,8 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// A stored response is the answer: `own` to the request that asked, whose fields may be for its client alone, and `shared`
-    /// to those who wait; `None` where they ask for themselves.
+    /// Answers with a stored response: `own` for the leader, with fields that may be for its client only, and
+    /// `shared` for waiting readers; `None` makes them go to the origin.
     pub fn serve_stored(&self, own: Arc<Object>, shared: Option<Arc<Object>>, how: Validated) {
         let mut state = self.state();
         state.shared_head = Some(shared.map_or(FillHead::Alone, |object| FillHead::Stored(object, how)));
@@ -307,13 +308,13 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Whether that has been decided, or a response begun.
+    /// Whether the head has been determined.
     #[must_use]
     pub fn has_head(&self) -> bool {
         self.state().head.is_some()
     }
 
-    /// More content.
+    /// Appends content.
     pub fn write(&self, mut bytes: &[u8]) {
         let mut state = self.state();
         while !bytes.is_empty() {
@@ -334,13 +335,13 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// The trailer fields: for the request that asked, and never stored. What decides whether a response is for all is in its
-    /// head, and they came later.
+    /// Records the trailer fields. They are only for the leader and never stored, because the decision to
+    /// share the response depends on its head alone.
     pub fn end(&self, trailers: Fields) {
         self.state().trailers = trailers;
     }
 
-    /// The content as far as it was received, where all of it is kept.
+    /// Returns the content received so far, if all of it is kept.
     #[must_use]
     pub fn body(&self) -> Option<StoredBody> {
         let mut state = self.state();
@@ -348,30 +349,30 @@ impl Fill {
         state.keeps.then(|| StoredBody::new(state.pieces.iter().cloned().collect()))
     }
 
-    /// Its pieces are those of this object, whose bytes count as long as somebody reads them here.
+    /// Hands the pieces over to an object, which accounts for their memory while readers still use them here.
     pub fn belongs_to(&self, object: Arc<Object>) {
         self.state().object = Some(object);
     }
 
-    /// Its pieces are nobody else's: they count for as long as somebody reads them.
+    /// Charges the pieces to this fill, which releases the charge when it is dropped.
     pub(crate) fn hold(&self, held: HeldBytes) {
         self.state().held = Some(held);
     }
 
-    /// It is not to be stored any more: no more is kept than its readers need.
+    /// Stops keeping the content for storage; only the content that readers need is kept.
     pub fn stop_keeping(&self) {
         let mut state = self.state();
         state.keeps = false;
         state.drop_read();
     }
 
-    /// Whether all of its content is kept so far, to be stored.
+    /// Whether the whole content is kept so far, to be stored.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.state().keeps
     }
 
-    /// The content is complete.
+    /// Marks the content as complete.
     pub fn finish(&self) {
         let mut state = self.state();
         if state.head.is_none() {
@@ -381,13 +382,13 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// The key that it is stored under.
+    /// Returns the key under which the response will be stored.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Nothing more comes, unless all of it was there before.
+    /// Marks the fill as failed, unless it has already ended.
     pub fn fail(&self) {
         let mut state = self.state();
         if state.head.is_none() {
@@ -397,20 +398,20 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Bytes beyond the window of the fastest reader: while there are some, the writer waits.
+    /// Returns the bytes beyond the window of the fastest reader; while there are any, the writer waits.
     #[must_use]
     pub fn backlog(&self) -> u64 {
         self.state().backlog()
     }
 
-    /// Whether nobody reads any more what is not stored either.
+    /// Whether the response is not stored and has no readers left.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         let state = self.state();
         !state.keeps && state.readers.is_empty()
     }
 
-    /// Sets the task to wake when there is room again, or when the fill is abandoned.
+    /// Sets the task to wake when there is room again or when the fill is abandoned.
     pub fn set_writer(&self, waker: &Waker) {
         let mut state = self.state();
         if !state.writer.as_ref().is_some_and(|writer| writer.will_wake(waker)) {
@@ -418,7 +419,7 @@ impl Fill {
         }
     }
 
-    /// Bytes that it holds.
+    /// Returns the bytes held by the fill.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let state = self.state();
@@ -438,18 +439,18 @@ impl Drop for Fill {
 }
 
 impl FillReader {
-    /// Nobody waits for the response: it is asked for to be stored.
+    /// Drops the reader, but continues the fill for storage without a client.
     pub fn leave_to_background(self) {
         self.fill.state().is_background = true;
     }
 
-    /// Whether its request is the one that asked the origin.
+    /// Whether this reader's request fetches the response from the origin.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.leads
     }
 
-    /// Waits for an interim response that it has not had; `None` once the head is there.
+    /// Waits for an interim response that was not delivered yet; `None` once the head is available.
     pub fn poll_interim(&self, cx: &Context<'_>) -> Poll<Option<Arc<InterimResponse>>> {
         let mut state = self.fill.state();
         let is_for_it = self.leads || state.shares_interims;
@@ -479,10 +480,10 @@ impl FillReader {
         }
     }
 
-    /// Waits for content; `None` at its end.
+    /// Waits for content; `None` at the end.
     ///
     /// # Errors
-    /// The response broke off, or this reader is too far behind the others in one that is not stored.
+    /// The response is incomplete, or this reader lagged too far behind in a response that is not stored.
     pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
         let mut state = self.fill.state();
         let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)
@@ -503,8 +504,8 @@ impl FillReader {
         }
     }
 
-    /// The trailer fields, once [`FillReader::poll_piece`] has returned `None`; none for those who waited for another one's
-    /// response.
+    /// Returns the trailer fields, after [`FillReader::poll_piece`] has returned `None`; empty for readers
+    /// other than the leader.
     #[must_use]
     pub fn trailers(&self) -> Fields {
         if self.leads { self.fill.state().trailers.clone() } else { Fields::new() }
@@ -537,7 +538,8 @@ impl Drop for FillReader {
         state.readers.retain(|reader| reader.id != self.id);
         let is_under_way = state.keeps && state.ended.is_none();
         if state.readers.is_empty() && is_under_way && !state.is_background {
-            // One client may ask for many, and leave at once: that is not to occupy the origin and the room of others.
+            // Bounded, because a client could otherwise request many objects and disconnect, and so occupy
+            // the origin and the cache's memory.
             state.is_left = self.fill.counts.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX;
             if !state.is_left {
                 self.fill.counts.left.fetch_sub(1, Ordering::Relaxed);

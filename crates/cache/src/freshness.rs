@@ -1,4 +1,4 @@
-//! Whether a response may be stored, and how long it is fresh (RFC 9111 sections 3 and 4.2, RFC 5861).
+//! Decides whether a response may be stored and how long it is fresh (RFC 9111 sections 3 and 4.2, RFC 5861).
 
 use http::condition::parse_date_s;
 use http::{Fields, Status};
@@ -7,53 +7,55 @@ use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
 use crate::not_stored::NotStored;
 use crate::policy::{Policy, RulePolicy};
 
-/// What of a request decides whether its response may be stored.
+/// Properties of a request that affect whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// It has `Authorization`, or its client has shown a certificate.
+    /// Whether the request has `Authorization` or a client certificate.
     pub is_authorized: bool,
-    /// It has `Cookie`.
+    /// Whether the request has `Cookie`.
     pub has_cookies: bool,
-    /// What its `Cache-Control` says.
+    /// The request's `Cache-Control` directives.
     pub directives: RequestDirectives,
 }
 
-/// When a response was asked for and when its head was complete, in seconds since 1970.
+/// Times of a request and its response, in seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseTimes {
-    /// When the request was sent.
+    /// Time at which the request was sent.
     pub asked_s: u64,
-    /// When the head had been received.
+    /// Time at which the response head was complete.
     pub answered_s: u64,
 }
 
-/// How long a stored response is of use.
+/// Freshness and stale-use limits of a stored response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
-    /// When it was received, in seconds since 1970.
+    /// Time at which the response was received, in seconds since 1970.
     pub answered_s: u64,
-    /// Its age at that time, in seconds.
+    /// Age at that time, in seconds.
     pub initial_age_s: u64,
-    /// The age up to which it is fresh, in seconds.
+    /// Freshness lifetime in seconds: the age up to which the response is fresh.
     pub lifetime_s: u64,
-    /// How long after that it may be used while it is validated, in seconds.
+    /// Further time for which the response may be used while it is validated, in seconds.
     pub while_revalidate_s: u64,
-    /// How long after that it may be used where the origin answers an error, in seconds.
+    /// Further time for which the response may be used if the origin responds with an error, in seconds.
     pub if_error_s: u64,
-    /// The same where it answers nothing.
+    /// Further time for which the response may be used if the origin does not respond, in seconds.
     pub unreachable_s: u64,
-    /// How long after that it is kept to be validated, in seconds; `None` for as long as there is room.
+    /// Further time for which the response is kept for validation, in seconds; `None`: as long as there is
+    /// room.
     pub keep_s: Option<u64>,
-    /// It is validated before each use.
+    /// Whether the response must be validated before each use.
     pub no_cache: bool,
-    /// The lifetime is a guess from `Last-Modified`: the response is not for requests with cookies, whose pages may differ.
+    /// Whether the lifetime is heuristic (from `Last-Modified`). Such a response is not used for requests
+    /// with cookies, whose pages may differ.
     pub is_guessed: bool,
 }
 
-/// Whether a response to GET may be stored, and how long it is fresh then.
+/// Decides whether a response to GET may be stored, and returns its freshness.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason for not storing the response.
 pub fn assess(
     request: &RequestFacts,
     status: Status,
@@ -74,7 +76,7 @@ pub fn assess(
     let initial_age_s = apparent_s.max(age_s + delay_s);
     let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
     let (lifetime_s, is_explicit, is_by_rule) = ruled_lifetime(stated, &directives, initial_age_s, rule);
-    // What the origin did not offer for all may be for the one who has the cookie.
+    // A response that the origin did not declare cacheable may be specific to the user with the cookie.
     let is_guessed = !is_explicit && !directives.public && lifetime_s > 0;
     if (is_by_rule || is_guessed) && request.has_cookies && !rule.with_cookies {
         return Err(NotStored::Cookie);
@@ -102,15 +104,15 @@ pub fn assess(
     if is_useful { Ok(freshness) } else { Err(NotStored::NoFreshness) }
 }
 
-/// The lifetime as rules make it of the one that a response states, whether it is explicit, and whether only a rule lets the
-/// response be stored.
+/// Applies the rules to the lifetime that a response states. Returns the lifetime, whether it is explicit,
+/// and whether the response may be stored only because of a rule.
 fn ruled_lifetime(
     (lifetime_s, is_explicit): (u64, bool),
     directives: &ResponseDirectives,
     initial_age_s: u64,
     rule: &RulePolicy,
 ) -> (u64, bool, bool) {
-    // From its arrival on, however old it is.
+    // Rules count from the arrival, regardless of the initial age.
     let ruled = match (rule.ttl_s, rule.default_ttl_s) {
         (Some(ttl_s), _) => ttl_s,
         (None, Some(ttl_s)) if !is_explicit && !directives.no_cache => ttl_s,
@@ -151,7 +153,7 @@ fn may_store(
         return Err(NotStored::Authorization);
     }
     let is_removed = directives.unstored.iter().any(|name| name == b"set-cookie");
-    // Clients of RFC 2965 are gone, and origins that send its field are not.
+    // Origins still send `Set-Cookie2` (RFC 2965), although clients no longer use it.
     let sets_cookie = fields.first(b"set-cookie").is_some() || fields.first(b"set-cookie2").is_some();
     if sets_cookie && !policy.stores_cookies && !is_removed {
         return Err(NotStored::SetCookie);
@@ -159,7 +161,7 @@ fn may_store(
     Ok(())
 }
 
-/// The freshness lifetime in seconds, and whether the response states it (section 4.2.1).
+/// Returns the freshness lifetime in seconds, and whether the response states it (section 4.2.1).
 fn lifetime(
     status: Status,
     fields: &Fields,
@@ -184,10 +186,10 @@ fn lifetime(
     (guess_s.min(policy.heuristic_s_max), false)
 }
 
-/// What [`decided_by`] says where it was not the response.
+/// Result of [`decided_by`] if the response itself was not decisive.
 pub const DECIDED_BY_CONFIGURATION: &str = "the configuration of the route";
 
-/// What decided how long a stored response is fresh, for people.
+/// Describes the source of a stored response's freshness lifetime, for people.
 #[must_use]
 pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
     let directives = ResponseDirectives::of(fields);
@@ -207,7 +209,7 @@ pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> Str
     }
 }
 
-/// A date with its names as they are usually written: their case does not count (section 4.2).
+/// Returns a date with its names in the usual case, because their case is not significant (section 4.2).
 fn usual_case(date: &[u8]) -> Vec<u8> {
     let mut in_word = false;
     let mut usual: Vec<u8> = Vec::with_capacity(date.len());
@@ -222,56 +224,57 @@ fn usual_case(date: &[u8]) -> Vec<u8> {
     usual
 }
 
-/// The value of `Age`: the first of several, and nothing that is no number.
+/// Parses `Age`: the first of several values; `None` if it is not a number.
 fn age(value: &[u8]) -> Option<u64> {
     decimal(http::scan::list(value).next()?)
 }
 
-/// RFC 9110 section 15.1.
+/// Whether a status is heuristically cacheable (RFC 9110 section 15.1).
 fn is_heuristic(status: Status) -> bool {
     matches!(status.code(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }
 
-/// Statuses whose rules for caches this one knows.
+/// Whether this cache knows the caching rules of a status.
 fn is_understood(status: Status) -> bool {
     is_heuristic(status) || matches!(status.code(), 302 | 303 | 307 | 400 | 403 | 451 | 500 | 502 | 503 | 504)
 }
 
 impl Freshness {
-    /// Its age at that second since 1970. Where the clock has gone back since, how far counts as its age: nobody knows
-    /// better, and a response from a year ahead must not be fresh for a year.
+    /// Returns the age in seconds at `now_s`, in seconds since 1970. If the clock has been set back since the
+    /// response was received, the difference counts as age, so that a response from a year ahead is not fresh
+    /// for a year.
     #[must_use]
     pub fn age_s(&self, now_s: u64) -> u64 {
         self.initial_age_s + now_s.abs_diff(self.answered_s)
     }
 
-    /// Whether it may be used as it is.
+    /// Whether the response may be used without validation.
     #[must_use]
     pub fn is_fresh(&self, now_s: u64) -> bool {
         !self.no_cache && self.age_s(now_s) < self.lifetime_s
     }
 
-    /// Whether it is kept still: it may be used, or asked about.
+    /// Whether the response is still kept for use or validation.
     #[must_use]
     pub fn is_kept(&self, now_s: u64) -> bool {
         let stale_s = self.while_revalidate_s.max(self.if_error_s).max(self.unreachable_s);
         self.keep_s.is_none_or(|keep_s| self.age_s(now_s) < self.lifetime_s + stale_s.max(keep_s))
     }
 
-    /// Whether it may be used while it is being validated.
+    /// Whether the response may be used while it is being validated.
     #[must_use]
     pub fn serves_while_revalidating(&self, now_s: u64) -> bool {
         !self.no_cache && self.age_s(now_s) < self.lifetime_s + self.while_revalidate_s
     }
 
-    /// Whether it may be used where the origin has answered an error (`answered`), or nothing.
+    /// Whether the response may be used after an error of the origin (`answered`) or without a response.
     #[must_use]
     pub fn serves_on_error(&self, now_s: u64, answered: bool) -> bool {
         let grace_s = if answered { self.if_error_s } else { self.unreachable_s };
         !self.no_cache && self.age_s(now_s) < self.lifetime_s + grace_s
     }
 
-    /// Seconds that it stays fresh; negative once it is stale.
+    /// Returns the remaining freshness in seconds; negative if stale.
     #[must_use]
     pub fn ttl_s(&self, now_s: u64) -> i64 {
         self.lifetime_s as i64 - self.age_s(now_s) as i64
@@ -402,7 +405,7 @@ mod tests {
             let freshness = assess_as(&RequestFacts::default(), 200, &lines).unwrap();
             assert_eq!(freshness.age_s(NOW_S), age_s, "{lines:?}");
             assert_eq!(freshness.age_s(NOW_S + 5), age_s + 5);
-            // The clock has gone back.
+            // A clock that was set back.
             assert!(freshness.is_fresh(NOW_S - 5) && !freshness.is_fresh(NOW_S - 1_000), "{lines:?}");
             assert_eq!(freshness.ttl_s(NOW_S + 5), 95 - age_s as i64);
         }

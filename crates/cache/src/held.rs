@@ -1,4 +1,4 @@
-//! Memory that is counted for as long as it is held.
+//! Accounting of memory for as long as it is held.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 /// Called with the bytes held before and after each change.
 pub(crate) type Account = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Bytes that count as held for as long as this lives: what is no longer in the store may still be on its way to slow clients.
+/// Bytes accounted as held for as long as this value lives. Content that has left the store may still be read
+/// by slow clients.
 pub(crate) struct HeldBytes {
     pub(crate) account: Account,
     pub(crate) bytes: u64,
 }
 
 impl HeldBytes {
-    /// So many, from now on.
+    /// Accounts for `bytes` from this call on.
     pub(crate) fn new(account: &Account, bytes: u64) -> HeldBytes {
         account(0, bytes);
         HeldBytes { account: account.clone(), bytes }

@@ -1,13 +1,14 @@
-//! What a response is stored under: the URL as the handler sees it, so that no two URLs that it answers differently share a key.
+//! Cache keys: the URL as handlers see it, so that no two URLs that may have different responses share a key.
 
-/// The longest key, in bytes; requests with a longer one are not answered from the cache.
+/// Maximum length of a key in bytes; requests with a longer one bypass the cache.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-/// Writes the key of a request: `scheme://host/path?query`, where the host is in lower case and without the port that its
-/// scheme implies. `path` and `query` are percent-encoded, as handlers get them. `variation` is what else the handler is shown
-/// of how the request came (the host that a trusted proxy reports); usually empty.
+/// Writes the key of a request: `scheme://host/path?query`, with the host in lower case and without the
+/// scheme's default port. `path` and `query` are percent-encoded, as handlers get them. `variation` contains
+/// further properties of the request that handlers see, such as the host reported by a trusted proxy; usually
+/// empty.
 ///
-/// False where the request has no key: no host, or one that is too long.
+/// False if the request has no key, because it has no host or the key is too long.
 pub fn write_key(
     out: &mut Vec<u8>,
     is_secure: bool,
@@ -32,14 +33,14 @@ pub fn write_key(
         out.extend_from_slice(query);
     }
     if !variation.is_empty() {
-        // No URL has a space.
+        // A space separates the variation, because URLs contain none.
         out.push(b' ');
         out.extend_from_slice(variation);
     }
     out.len() <= KEY_BYTES_MAX
 }
 
-/// Changes the query of a key.
+/// Replaces the query of a key by the result of `normal`.
 pub fn rewrite_query(key: &mut Vec<u8>, normal: impl FnOnce(&[u8]) -> Option<Vec<u8>>) {
     let end = url(key).len();
     let Some(at) = key[..end].iter().position(|&byte| byte == b'?') else { return };
@@ -53,7 +54,8 @@ pub fn rewrite_query(key: &mut Vec<u8>, normal: impl FnOnce(&[u8]) -> Option<Vec
     key.extend_from_slice(&rest);
 }
 
-/// The key of what a response's `Location` or `Content-Location` names, if that is on the same host: `host` is the request's own.
+/// Returns the key of the URL in a response's `Location` or `Content-Location`, if it is on the same host.
+/// `host` is the host of the request.
 #[must_use]
 pub fn sibling(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     let base = url(key);
@@ -81,20 +83,20 @@ pub fn sibling(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     Some(joined)
 }
 
-/// The URL of a key, without its variation.
+/// Returns the URL of a key, without its variation.
 #[must_use]
 pub fn url(key: &[u8]) -> &[u8] {
     let end = key.iter().position(|&byte| byte == b' ').unwrap_or(key.len());
     &key[..end]
 }
 
-/// A URL from its `//` on.
+/// Returns the part of a URL from `//` on.
 #[must_use]
 pub fn without_scheme(url: &[u8]) -> &[u8] {
     &url[url.iter().position(|&byte| byte == b'/').unwrap_or(0)..]
 }
 
-/// The host of a URL or key, with its port where it has one.
+/// Returns the host of a URL or key, with its port if there is one.
 #[must_use]
 pub fn host(url: &[u8]) -> &[u8] {
     let rest = without_scheme(url);
@@ -102,7 +104,8 @@ pub fn host(url: &[u8]) -> &[u8] {
     &rest[..rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len())]
 }
 
-/// A URL in the form of keys; `None` for what is no URL. Without a scheme (`//host/path`) the result begins with `//`.
+/// Normalizes a URL like those in keys; `None` if it is invalid. Without a scheme (`//host/path`) the result
+/// begins with `//`.
 #[must_use]
 pub fn normal_url(text: &str) -> Option<Vec<u8>> {
     let (scheme, rest, port) = if let Some(rest) = text.strip_prefix("https://") {

@@ -1,11 +1,11 @@
-//! The cache of responses: what may be stored and how long it is fresh (RFC 9111), and the stores in memory
-//! and on disk.
+//! HTTP cache: decides which responses may be stored and how long they are fresh (RFC 9111), and stores them
+//! in memory and on disk.
 //!
-//! This crate owns the decisions, as functions without I/O and clocks, the stored responses, in memory for all cores and on
-//! disk, and the responses on their way, which many requests may wait for. It never opens a socket, knows no upstream server, no application
-//! and no configuration file: `komainu` puts it in front of handlers.
+//! The decisions are functions without I/O and clocks. Stored responses are shared by all cores; many
+//! requests can wait for one response that is being received. The crate does not open sockets and does not
+//! know upstream servers, applications or configuration files: `komainu` puts it in front of handlers.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those listed before it.
 
 mod held;
 mod content_file;

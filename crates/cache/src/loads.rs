@@ -1,4 +1,4 @@
-//! Responses that are being read from disk: one request reads, others that want the same wait for it.
+//! Coordination of reads from disk: one request reads, and others for the same key wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,20 +6,20 @@ use std::task::{Context, Poll, Waker};
 
 use crate::disk::DiskLookup;
 
-/// Keys that are being read from disk, and who waits for them.
+/// Keys that are being read from disk, with the tasks that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Loads(Mutex<HashMap<Vec<u8>, Vec<Waker>>>);
 
-/// What a request does that finds its response on disk.
+/// Action for a request whose response may be on disk.
 #[derive(Debug)]
 pub enum DiskLoad {
-    /// It reads it. The guard is dropped once that is in memory.
+    /// The request reads the file. The guard is dropped once the response is in memory.
     Read(DiskLookup, LoadGuard),
-    /// It waits until another request has read it, and looks again.
+    /// The request waits until another one has read it, then looks again.
     Wait(LoadWaiter),
 }
 
-/// A response that is being read from disk.
+/// A read in progress; dropping it wakes the waiting requests.
 #[derive(Debug)]
 pub struct LoadGuard {
     loads: Arc<Loads>,
@@ -57,7 +57,7 @@ impl Drop for LoadGuard {
 }
 
 impl LoadWaiter {
-    /// Waits for its end.
+    /// Waits for the end of the read.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         match self.loads.lock().get_mut(&self.key) {
             Some(waiters) if waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) => Poll::Pending,

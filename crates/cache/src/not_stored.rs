@@ -1,45 +1,45 @@
-//! Why a response is not stored.
+//! Reasons for not storing a response.
 
 use crate::tags::TooManyTags;
 use crate::vary::VaryFault;
 
-/// Why a response is not stored.
+/// Reason for not storing a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
-    /// The request says `no-store`.
+    /// The request has `no-store`.
     RequestNoStore,
-    /// The response says `no-store`.
+    /// The response has `no-store`.
     NoStore,
-    /// It is for one user.
+    /// The response is for a single user.
     Private,
-    /// The request had credentials, and the response does not allow to store it.
+    /// The request had credentials, and the response does not permit storing.
     Authorization,
-    /// The request had cookies, and only a rule says that the response is fresh.
+    /// The request had cookies, and the response is fresh only by a rule.
     Cookie,
-    /// It sets a cookie.
+    /// The response sets a cookie.
     SetCookie,
-    /// A rule says so.
+    /// A rule forbids storing.
     Rule,
-    /// It says of queries that answer alike (`No-Vary-Search`) other things than the response that its key was made by.
+    /// The response's `No-Vary-Search` differs from the one by which its key was made.
     Search,
-    /// It is a part, an error of this server, or of a status that is not understood.
+    /// A partial response, an error of this server, or a status with unknown caching rules.
     Status,
-    /// It depends on what no request shows, or on too much.
+    /// `Vary` depends on properties that requests do not show, or on too many.
     Vary,
-    /// Nothing says how long it is fresh, and it cannot be validated.
+    /// The response has no freshness information and cannot be validated.
     NoFreshness,
-    /// It is larger than an object may be.
+    /// The response exceeds the maximum object size.
     TooLarge,
-    /// It has more tags than are remembered, or one that is too long.
+    /// The response has too many tags, or one that is too long.
     Tags,
     /// The server is short of memory.
     Memory,
-    /// It was purged while it was received.
+    /// The response was purged while it was being received.
     Purged,
 }
 
 impl NotStored {
-    /// All of them, in their order.
+    /// All reasons, in order of declaration.
     pub const ALL: [NotStored; 15] = [
         NotStored::RequestNoStore,
         NotStored::NoStore,
@@ -58,7 +58,7 @@ impl NotStored {
         NotStored::Purged,
     ];
 
-    /// For `komainu cache why`.
+    /// Returns the explanation for `komainu cache why`.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl NotStored {
         }
     }
 
-    /// Whether other requests for the same URL are likely to get such a response too.
+    /// Whether other requests for the same URL are likely to have the same result.
     #[must_use]
     pub const fn is_of_url(self) -> bool {
         !matches!(

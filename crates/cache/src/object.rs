@@ -1,4 +1,4 @@
-//! A stored response.
+//! Stored responses.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -16,52 +16,52 @@ use crate::held::{Account, HeldBytes};
 use crate::tags::{Indexed, Tags, strip};
 use crate::vary::RequestVariant;
 
-/// What an object costs beside its bytes: its parts of the allocator's blocks and of the tables.
+/// Overhead of an object in bytes, for allocations and tables.
 const OBJECT_BYTES: usize = 512;
 
-/// A complete response.
+/// A complete stored response.
 #[derive(Debug)]
 pub struct Object {
     /// The status.
     pub status: Status,
-    /// The fields as they are sent, without `Age`; with `Date`.
+    /// The fields as they are sent to clients, with `Date` and without `Age`.
     pub fields: Fields,
     /// The content.
     pub body: StoredBody,
-    /// The requests that it answers.
+    /// Requests that the response answers.
     pub variant: RequestVariant,
     freshness: Freshness,
-    /// The fields for clients, where they are others: without tags.
+    /// Fields for clients, if different: without tags.
     shown: Option<Fields>,
     tags: Tags,
-    /// While it is stored.
+    /// Index entries by tag, while the object is stored.
     indexed: OnceLock<Indexed>,
-    /// How often it was the answer.
+    /// Number of times the object was served.
     hits: AtomicU64,
-    /// When a soft purge made it stale, in seconds since 1970; `u64::MAX` for never.
+    /// Time at which a soft purge made the object stale, in seconds since 1970; `u64::MAX` if never.
     expired_s: AtomicU64,
     held: Option<HeldBytes>,
 }
 
-/// Content in pieces, or in a file in memory. Clones share it.
+/// Content in pieces, or in a memory file. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StoredBody {
     pieces: Arc<[Arc<[u8]>]>,
-    /// In place of `pieces`.
+    /// The content in a memory file, instead of `pieces`.
     filed: Option<Arc<FiledContent>>,
     len: u64,
     pub(crate) forms: Arc<CodedForms>,
 }
 
 impl StoredBody {
-    /// The content that these pieces make.
+    /// Creates a content from pieces.
     #[must_use]
     pub fn new(pieces: Vec<Arc<[u8]>>) -> StoredBody {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
         StoredBody { pieces: pieces.into(), filed: None, len, forms: Arc::default() }
     }
 
-    /// The same content in the file, where it is large and the file takes it. This copies it.
+    /// Copies a large content to the memory file, if possible; otherwise returns it unchanged.
     pub(crate) fn filed_in(self, file: &ContentFile) -> StoredBody {
         if self.len < FILED_BYTES_MIN || self.filed.is_some() {
             return self;
@@ -72,33 +72,34 @@ impl StoredBody {
         }
     }
 
-    /// Where a range of it is in a file; `None` where it is in pieces. A range beyond the end is cut.
+    /// Returns the file and the range in it for a range of the content, which is limited to its length;
+    /// `None` if the content is in pieces.
     #[must_use]
     pub fn place(&self, range: std::ops::Range<u64>) -> Option<(&Arc<File>, std::ops::Range<u64>)> {
         self.filed.as_ref().map(|filed| filed.place(range))
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the content uses.
     fn weight_bytes(&self) -> u64 {
         self.filed.as_ref().map_or(self.len, |filed| filed.weight_bytes())
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the content is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All of its pieces, read where they are in a file. Blocks then.
+    /// Returns all pieces. Blocks to read them if the content is in a file.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn to_pieces(&self) -> io::Result<Arc<[Arc<[u8]>]>> {
         if self.filed.is_none() {
             return Ok(self.pieces.clone());
@@ -106,22 +107,23 @@ impl StoredBody {
         self.read(0..self.len).map(|piece| piece.map(|piece| Arc::from(&piece[..]))).collect()
     }
 
-    /// Its SHA-256, once [`StoredBody::set_hash`] was called.
+    /// Returns the SHA-256 of the content, if [`StoredBody::set_hash`] was called.
     #[must_use]
     pub fn hash(&self) -> Option<[u8; 32]> {
         self.forms.hash.get().copied()
     }
 
-    /// Remembers its SHA-256.
+    /// Stores the SHA-256 of the content.
     pub fn set_hash(&self, hash: [u8; 32]) {
-        // Others have set the same.
+        // A concurrent call has set the same value.
         let _ = self.forms.hash.set(hash);
     }
 
-    /// The bytes of a range, piece by piece, read where they are in a file. A range beyond the end is cut.
+    /// Reads the bytes of a range, piece by piece, from memory or the file. The range is limited to the
+    /// content's length.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Errors of the file.
     pub fn read(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = io::Result<Cow<'_, [u8]>>> {
         let filed = self.filed.iter().flat_map({
             let range = range.clone();
@@ -130,7 +132,8 @@ impl StoredBody {
         self.slices(range).map(|slice| Ok(Cow::Borrowed(slice))).chain(filed)
     }
 
-    /// The same for content in pieces; nothing where it is in a file. A range beyond the end is cut.
+    /// Returns the bytes of a range for content in pieces; nothing if it is in a file. The range is limited
+    /// to the content's length.
     pub fn slices(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = &[u8]> {
         let mut at = 0u64;
         self.pieces.iter().filter_map(move |piece| {
@@ -143,7 +146,7 @@ impl StoredBody {
 }
 
 impl Object {
-    /// A response to store. `fields` are those that [`stored_fields`] has left.
+    /// Creates a response to store. `fields` is the result of [`stored_fields`].
     #[must_use]
     pub fn new(
         status: Status,
@@ -154,49 +157,49 @@ impl Object {
     ) -> Object {
         let mut shown = fields.clone();
         let shown = strip(&mut shown).then_some(shown);
-        // What has too many is not stored.
+        // A response with too many tags is not stored.
         let tags = Tags::of(&fields).unwrap_or_default();
         let (hits, expired_s) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
         let indexed = OnceLock::new();
         Object { status, fields, body, variant, freshness, shown, tags, indexed, hits, expired_s, held: None }
     }
 
-    /// The fields that clients get.
+    /// Returns the fields for clients.
     #[must_use]
     pub fn shown_fields(&self) -> &Fields {
         self.shown.as_ref().unwrap_or(&self.fields)
     }
 
-    /// The tags and groups that it is purged by.
+    /// Returns the tags and groups of the response.
     #[must_use]
     pub fn tags(&self) -> &Tags {
         &self.tags
     }
 
-    /// It is found by its tags for as long as it lives.
+    /// Keeps the index entries for as long as the object lives.
     pub(crate) fn index(&self, indexed: Indexed) {
-        // A response is stored once.
+        // A response is stored only once.
         let _ = self.indexed.set(indexed);
     }
 
-    /// It was the answer once more.
+    /// Counts a hit.
     pub fn count_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it was the answer.
+    /// Returns the number of hits.
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// The same, and its bytes count as held for as long as it lives.
+    /// Accounts for the object's bytes for as long as it lives.
     pub(crate) fn counted(mut self, account: &Account) -> Arc<Object> {
         self.held = Some(HeldBytes::new(account, self.own_bytes()));
         Arc::new(self)
     }
 
-    /// How long it is of use.
+    /// Returns the freshness, with the effect of a soft purge.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         let expired_s = self.expired_s.load(Ordering::Acquire);
@@ -207,22 +210,23 @@ impl Object {
         freshness
     }
 
-    /// The same, without what a soft purge has changed.
+    /// Returns the freshness without the effect of a soft purge.
     pub(crate) fn freshness_when_stored(&self) -> Freshness {
         self.freshness
     }
 
-    /// When a soft purge made it stale, in seconds since 1970; `u64::MAX` for never.
+    /// Returns when a soft purge made the object stale, in seconds since 1970; `u64::MAX` if never.
     pub(crate) fn expired_s(&self) -> u64 {
         self.expired_s.load(Ordering::Acquire)
     }
 
-    /// The same response with this content.
+    /// Replaces the content.
     pub(crate) fn with_body(self, body: StoredBody) -> Object {
         Object { body, ..self }
     }
 
-    /// Makes it stale from now on; it may still be used where stale responses may. False where that was done before.
+    /// Makes the object stale at `now_s`; stale use remains possible. False if it was already expired by a
+    /// soft purge.
     pub fn expire(&self, now_s: u64) -> bool {
         self.expired_s.fetch_min(now_s, Ordering::AcqRel) == u64::MAX
     }
@@ -233,26 +237,26 @@ impl Object {
         self.expired_s.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Bytes of memory that it counts as, with its content in other codings.
+    /// Returns the accounted bytes of memory, including compressed forms.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
         self.own_bytes() + self.body.forms.held_bytes()
     }
 
-    /// The same, without other codings, which count themselves.
+    /// Returns the accounted bytes without compressed forms, which are accounted separately.
     fn own_bytes(&self) -> u64 {
         let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
         let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
         (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.weight_bytes()
     }
 
-    /// Whether it has a way to ask the origin if it is still valid.
+    /// Whether the object has a validator (`ETag` or `Last-Modified`).
     #[must_use]
     pub fn has_validator(&self) -> bool {
         self.fields.first(b"etag").is_some() || self.fields.first(b"last-modified").is_some()
     }
 
-    /// The fields that it has after the origin has answered 304 with these (RFC 9111 section 3.2).
+    /// Returns the fields after a 304 with the fields `update` (RFC 9111 section 3.2).
     #[must_use]
     pub fn updated_fields(&self, update: &Fields) -> Fields {
         let keeps = |name: &[u8]| {
@@ -271,7 +275,7 @@ impl Object {
     }
 }
 
-/// Fields that belong to one connection, to proxies, or that a cache makes itself (RFC 9111 section 3.1).
+/// Whether a field is hop-by-hop or for proxies only (RFC 9111 section 3.1).
 fn is_never_stored(name: &[u8]) -> bool {
     let id = Name::of(name);
     id.is_framing()
@@ -279,14 +283,15 @@ fn is_never_stored(name: &[u8]) -> bool {
         || name.eq_ignore_ascii_case(b"proxy-authentication-info")
 }
 
-/// The fields of a response that are stored, with the `Date` of its arrival where it has none. Only these are for other requests
-/// than the one that asked.
+/// Returns the fields of a response to store, with a `Date` of its arrival if it has none. Only these are for
+/// requests other than the one that fetched it.
 #[must_use]
 pub fn stored_fields(fields: &Fields, answered_s: u64) -> Fields {
     fields_without(fields, &ResponseDirectives::of(fields).unstored, answered_s)
 }
 
-/// The same for the request that asked, with the fields that `private` and `no-cache` name.
+/// Returns the fields for the request that fetched the response, including those that `private` and
+/// `no-cache` name.
 #[must_use]
 pub fn own_fields(fields: &Fields, answered_s: u64) -> Fields {
     fields_without(fields, &[], answered_s)
@@ -393,7 +398,7 @@ pub(crate) mod tests {
     fn tags_are_kept_for_purges_and_not_for_clients() {
         let object = object(&[("A", "1"), ("Surrogate-Key", "a b")], "");
         assert_eq!((object.tags().text(), object.shown_fields().wire()), (&b"a b"[..], &b"A: 1\r\n"[..]));
-        // A 304 without tags leaves them; one with tags replaces them.
+        // A 304 without tags keeps them; one with tags replaces them.
         assert_eq!(object.updated_fields(&fields(&[("A", "2")])).first(b"surrogate-key"), Some(&b"a b"[..]));
         assert_eq!(
             object.updated_fields(&fields(&[("Surrogate-Key", "c")])).first(b"surrogate-key"),

@@ -1,4 +1,4 @@
-//! What became of responses lately, for `komainu cache why`: a table of fixed size, in which a URL has one place.
+//! Recent outcomes of responses, for `komainu cache why`: a table of fixed size with one slot per URL hash.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,21 +6,21 @@ use crate::key::url;
 use crate::not_stored::NotStored;
 use crate::tags::{LabelKind, label};
 
-/// URLs that are remembered; each newer one takes the place of an older one.
+/// Number of slots; a newer URL replaces an older one in the same slot.
 const SLOTS: usize = 4096;
 
-/// What became of the last response of a URL.
+/// Outcome of the last response of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was stored.
+    /// The response was stored.
     Stored,
-    /// It was not stored.
+    /// The response was not stored.
     Refused(NotStored),
-    /// It broke off, or there was none.
+    /// The response was incomplete or missing.
     BrokenOff,
-    /// It was removed by a purge.
+    /// The stored response was purged.
     Purged,
-    /// It was removed because an unsafe request has changed its URL.
+    /// The stored response was invalidated by an unsafe request to its URL.
     Invalidated,
 }
 
@@ -31,7 +31,7 @@ struct OutcomeSlot {
     at_s: u64,
 }
 
-/// The last outcome of some thousand URLs.
+/// Last outcomes of recent URLs.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Mutex<Box<[Option<OutcomeSlot>]>>);
 
@@ -40,14 +40,14 @@ impl Outcomes {
         Outcomes(Mutex::new(vec![None; SLOTS].into()))
     }
 
-    /// Remembers what has become of a response of this key, at that second since 1970.
+    /// Records the outcome of a response with this key, at `at_s` in seconds since 1970.
     pub(crate) fn note(&self, key: &[u8], outcome: Outcome, at_s: u64) {
         let url = label(LabelKind::Url, url(key));
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots[url as usize % SLOTS] = Some(OutcomeSlot { url, outcome, at_s });
     }
 
-    /// What has become of the last response, and when.
+    /// Returns the last outcome for the key and its time.
     pub(crate) fn of(&self, key: &[u8]) -> Option<(Outcome, u64)> {
         let url = label(LabelKind::Url, url(key));
         let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,16 +1,16 @@
-//! What a route decides for its cache, and what its rules say of one response.
+//! Caching policy of a route, and of its rules for one response.
 
-/// What a route decides for its cache.
+/// Caching policy of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Responses with `Set-Cookie` may be stored. Default false.
+    /// Whether responses with `Set-Cookie` may be stored. Default false.
     pub stores_cookies: bool,
-    /// The longest freshness that is guessed from `Last-Modified`, in seconds. Default a day.
+    /// Maximum heuristic lifetime, from `Last-Modified`, in seconds. Default one day.
     pub heuristic_s_max: u64,
-    /// How long a response may be used stale where the origin cannot be reached, in seconds, unless it forbids that. Default
-    /// an hour.
+    /// Time for which a response may be used stale if the origin cannot be reached, in seconds, unless the
+    /// response forbids it. Default one hour.
     pub unreachable_s: u64,
-    /// What rules say of a response beyond that.
+    /// Effect of rules on the response.
     pub rule: RulePolicy,
 }
 
@@ -25,29 +25,29 @@ impl Default for Policy {
     }
 }
 
-/// What rules of a route say of a response. By default nothing: the response decides.
+/// Effect of a route's rules on a response. The default has none: the response decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RulePolicy {
-    /// It is not stored.
+    /// Whether storing is forbidden.
     pub refuses: bool,
-    /// How long it is fresh from its arrival on, whatever it says of that, in seconds.
+    /// Lifetime from the arrival in seconds, overriding the response's.
     pub ttl_s: Option<u64>,
-    /// The same where it says nothing.
+    /// Lifetime from the arrival in seconds, if the response states none.
     pub default_ttl_s: Option<u64>,
-    /// How long it may be used while it is validated, where it does not say, in seconds.
+    /// Time of use while the response is validated, if the response states none, in seconds.
     pub while_revalidate_s: Option<u64>,
-    /// How long it may be used where the origin answers an error, where it does not say, in seconds.
+    /// Time of use after errors of the origin, if the response states none, in seconds.
     pub if_error_s: Option<u64>,
-    /// How long it is kept once it is stale, in seconds.
+    /// Time for which a stale response is kept, in seconds.
     pub keep_s: Option<u64>,
-    /// `Cache-Control` and `CDN-Cache-Control` do not count.
+    /// Whether `Cache-Control` and `CDN-Cache-Control` are ignored.
     pub ignores_cache_control: bool,
-    /// `Expires` does not count.
+    /// Whether `Expires` is ignored.
     pub ignores_expires: bool,
-    /// `Vary` does not count, but for `Accept-Encoding`.
+    /// Whether `Vary` is ignored, except for `Accept-Encoding`.
     pub ignores_vary: bool,
-    /// A lifetime that only a rule gives counts for responses to requests with cookies too.
+    /// Whether a lifetime from a rule also applies to responses to requests with cookies.
     pub with_cookies: bool,
-    /// Responses to requests with `Authorization` may be stored although they do not say so.
+    /// Whether responses to requests with `Authorization` may be stored without explicit permission.
     pub with_authorization: bool,
 }

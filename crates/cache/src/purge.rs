@@ -1,4 +1,4 @@
-//! What a purge is about, and what purges there were while a response was on its way.
+//! Purges, and the log of purges that is checked against responses being received.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,30 +6,31 @@ use crate::key::{host, normal_url, url, without_scheme};
 use crate::object::Object;
 use crate::tags::{LabelKind, Tags, label, mark};
 
-/// Purges of URLs, tags and groups that a response on its way is compared with. One that began before as many more is not stored.
+/// Maximum logged purges of URLs, tags and groups. A response that was requested before as many later purges
+/// is not stored.
 const LATEST_MAX: usize = 16 * 1024;
-/// The same for prefixes, which are compared one by one.
+/// Maximum logged purges of prefixes, which are compared one by one.
 const PREFIXES_MAX: usize = 256;
 
-/// What a purge is about.
+/// Subject of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// One URL, in all its variants; one that begins with `//` is of both schemes.
+    /// One URL in all its variants; beginning with `//`, for both schemes.
     Exact(Vec<u8>),
-    /// Every URL that begins so.
+    /// All URLs with this prefix.
     Prefix(Vec<u8>),
-    /// Every response with this tag, or in this group.
+    /// All responses with this tag or in this group.
     Tag {
         /// The tag.
         tag: Vec<u8>,
-        /// The host, as keys have it; `None` for every one.
+        /// Host as in keys; `None` for all hosts.
         host: Option<Vec<u8>>,
     },
-    /// Every response in this group (RFC 9875).
+    /// All responses in this group (RFC 9875).
     Group {
         /// The group.
         group: Vec<u8>,
-        /// Scheme and host, as keys begin.
+        /// Scheme and host, as at the beginning of keys.
         origin: Vec<u8>,
     },
     /// Everything.
@@ -37,7 +38,8 @@ pub enum Purge {
 }
 
 impl Purge {
-    /// That of a URL: `http://`, `https://`, or `//` for both; with a `*` at its end it is a prefix. `None` for what is no URL.
+    /// Parses a URL: `http://`, `https://`, or `//` for both; a trailing `*` makes it a prefix. `None` if it
+    /// is invalid.
     #[must_use]
     pub fn of_url(text: &str) -> Option<Purge> {
         match text.strip_suffix('*') {
@@ -46,7 +48,7 @@ impl Purge {
         }
     }
 
-    /// Whether it is about a URL.
+    /// Whether the purge may apply to responses with this key.
     #[must_use]
     pub(crate) fn is_of_key(&self, key: &[u8]) -> bool {
         let url = url(key);
@@ -61,14 +63,14 @@ impl Purge {
         }
     }
 
-    /// Whether it is about a response that is stored under that key.
+    /// Whether the purge applies to a response that is stored under this key.
     #[must_use]
     pub(crate) fn is_of(&self, key: &[u8], object: &Object) -> bool {
         let labels = self.labels();
         self.is_of_key(key) && (labels.is_empty() || labels.iter().any(|label| object.tags().has(*label)))
     }
 
-    /// The labels of which a response must have one.
+    /// Returns the labels of which a response must have at least one; empty if none is needed.
     pub(crate) fn labels(&self) -> Vec<u64> {
         match self {
             Purge::Tag { tag, .. } => vec![label(LabelKind::Tag, tag), label(LabelKind::Group, tag)],
@@ -77,7 +79,7 @@ impl Purge {
         }
     }
 
-    /// The URLs of an exact purge.
+    /// Returns the URLs of an exact purge.
     pub(crate) fn urls(&self) -> Vec<Vec<u8>> {
         match self {
             Purge::Exact(url) if url.starts_with(b"//") => {
@@ -89,23 +91,23 @@ impl Purge {
     }
 }
 
-/// Scheme and host of a key.
+/// Returns the scheme and host of a key.
 pub(crate) fn origin(key: &[u8]) -> &[u8] {
     let host_at = key.windows(3).position(|part| part == b"://").map_or(0, |at| at + 3);
     let end = key[host_at..].iter().position(|&byte| byte == b'/').map_or(key.len(), |at| host_at + at);
     &key[..end]
 }
 
-/// The purges so far, as far as responses on their way need to know.
+/// Log of purges, for responses that are being received.
 #[derive(Debug, Default)]
 pub(crate) struct PurgeLog {
-    /// How many there were.
+    /// Number of purges so far.
     pub(crate) count: u64,
-    /// What began before this one is not stored: it is forgotten what has been purged since.
+    /// Lowest start for which the log is complete: responses requested earlier are not stored.
     floor: u64,
-    /// The number of the latest purge of a URL, a tag or a group, by its mark.
+    /// Number of the latest purge of a URL, tag or group, by its mark.
     latest: HashMap<u64, u64>,
-    /// Other purges, with their numbers.
+    /// Other purges and their numbers.
     prefixes: VecDeque<(u64, Purge)>,
 }
 
@@ -138,7 +140,7 @@ impl PurgeLog {
         self.latest.extend(marks.into_iter().map(|mark| (mark, self.count)));
     }
 
-    /// Whether a response with these tags, which was asked for after `began_after` purges, has been purged since.
+    /// Whether a response with these tags, requested after `began_after` purges, has been purged since.
     pub(crate) fn reaches(&self, began_after: u64, key: &[u8], tags: &Tags) -> bool {
         if began_after >= self.count {
             return false;
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Whether the log reaches a response that began before all of it.
+    /// Whether the log applies to a response that was requested before all purges.
     fn reached(log: &PurgeLog, key: &str, tags: &str) -> bool {
         let tags = Tags::of(&fields(&[("xkey", tags), ("Cache-Groups", &format!("\"g-{tags}\""))])).unwrap();
         log.reaches(0, key.as_bytes(), &tags)

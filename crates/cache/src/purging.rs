@@ -1,8 +1,8 @@
-//! Purges of what is stored and of what is on its way.
+//! Purges of stored responses and of those being received.
 //!
-//! A purge is noted first: from then on nothing that was asked for before it is stored. Then what it is about is removed, found by
-//! its key or in the index of tags; only prefixes need a look at all keys. It is removed in slices, so that no serving thread waits
-//! long for a lock.
+//! A purge is logged first, so that responses requested before it are no longer stored. Then the matching
+//! responses are removed, found by key or by the tag index; only prefixes require a scan of all keys. They
+//! are removed in slices, so that no serving thread waits long for a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,28 +14,28 @@ use crate::purge::{Purge, origin};
 use crate::store::Cache;
 use crate::tags::{LabelKind, label};
 
-/// Keys that are looked at under one lock.
+/// Number of keys processed under one lock.
 const SLICE: usize = 64;
-/// Responses of a group that are removed at once; more are left to whoever can wait.
+/// Maximum responses of a group that are removed immediately; the rest is left to a background purge.
 const AT_ONCE_MAX: usize = 256;
 
-/// What a purge has removed, or made stale.
+/// Number of responses that a purge has removed or made stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
-    /// Responses.
+    /// Number of responses.
     pub objects: u64,
-    /// Bytes that they counted as.
+    /// Their accounted bytes.
     pub bytes: u64,
 }
 
-/// A purge under way.
+/// A purge in progress.
 struct Sweep<'p> {
     purge: &'p Purge,
-    /// What is removed becomes stale instead.
+    /// Whether responses become stale instead of being removed.
     is_soft: bool,
-    /// In seconds since 1970.
+    /// Time of the purge in seconds since 1970.
     now_s: u64,
-    /// What is remembered of the URLs.
+    /// Outcome to record for the URLs.
     outcome: Outcome,
     purged: Purged,
 }
@@ -47,10 +47,10 @@ impl<'p> Sweep<'p> {
 }
 
 impl Cache {
-    /// Removes responses; a soft purge makes them stale instead. `now_s` is in seconds since 1970. Once this returns, no core
-    /// serves them as fresh, and none that was asked for before is stored.
+    /// Removes responses; a soft purge makes them stale instead. `now_s` is in seconds since 1970. Once this
+    /// returns, no core serves them as fresh, and no response requested before is stored.
     ///
-    /// All but exact purges may take long: they are for threads that serve nothing.
+    /// Only exact purges are fast; call this for others on threads that do not serve requests.
     pub fn purge(&self, purge: &Purge, is_soft: bool, now_s: u64) -> Purged {
         let on_disk = self.note_purge(purge, is_soft.then_some(now_s));
         self.counters.purges.fetch_add(1, Ordering::Relaxed);
@@ -74,15 +74,15 @@ impl Cache {
         sweep.purged
     }
 
-    /// Removes what is stored for a URL that an unsafe request has changed (RFC 9111 section 4.4).
+    /// Removes the responses for a URL that an unsafe request has changed (RFC 9111 section 4.4).
     pub fn invalidate(&self, key: &[u8], now_s: u64) {
         let purge = Purge::Exact(url(key).to_vec());
         self.note_purge(&purge, None);
         self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
     }
 
-    /// Removes the responses of a group that an unsafe request of the key's origin has changed (RFC 9875). Where there are many, a
-    /// part of them, and the purge to be made where it may take its time.
+    /// Removes the responses of a group that an unsafe request to the key's origin has changed (RFC 9875). If
+    /// there are many, removes a part and returns the purge, which the caller must make in the background.
     #[must_use]
     pub fn invalidate_group(&self, key: &[u8], group: &[u8], now_s: u64) -> Option<Purge> {
         let purge = Purge::Group { group: group.to_vec(), origin: origin(key).to_vec() };
@@ -95,9 +95,9 @@ impl Cache {
         (!is_all).then_some(purge)
     }
 
-    /// From now on, what was asked for before is not stored, and nobody joins it; nothing that is on disk is found. Returns how
-    /// many responses on disk it is about, where that is known at once: those of a URL. It holds after a restart, although the
-    /// process is killed at once.
+    /// Logs a purge: responses requested before are no longer stored or joined, and those on disk are no
+    /// longer found. Returns the number of matching responses on disk if it is known, which is the case for
+    /// URLs. Remains in effect after a restart, even if the process is killed immediately.
     fn note_purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut purges = self.purges();
         purges.add(purge);
@@ -110,12 +110,12 @@ impl Cache {
     fn purge_urls(&self, sweep: &mut Sweep<'_>) {
         for url in sweep.purge.urls() {
             self.purge_keys(&[url.as_slice().into()], sweep);
-            // Those with a variation.
+            // Keys with a variation.
             self.purge_label(label(LabelKind::Url, &url), usize::MAX, sweep);
         }
     }
 
-    /// Whether it was all of them: `max` are looked at.
+    /// Purges the keys of a label. False if the limit `max` was reached before the end.
     fn purge_label(&self, label: u64, max: usize, sweep: &mut Sweep<'_>) -> bool {
         let (mut from, mut seen) = (0, 0);
         loop {
@@ -132,7 +132,7 @@ impl Cache {
 
     fn purge_keys(&self, keys: &[Arc<[u8]>], sweep: &mut Sweep<'_>) {
         for slice in keys.chunks(SLICE) {
-            // Nothing is stored meanwhile.
+            // Held so that nothing is stored meanwhile.
             let _purges = self.purges();
             slice.iter().for_each(|key| self.purge_key(key, sweep));
         }
@@ -146,7 +146,7 @@ impl Cache {
             return;
         }
         for object in &gone {
-            // What was soft-purged before counts once.
+            // An object that was soft-purged before is counted only once.
             if !sweep.is_soft || object.expire(sweep.now_s) {
                 sweep.purged.objects += 1;
                 sweep.purged.bytes += object.weight_bytes();

@@ -1,9 +1,10 @@
-//! The query of a URL in the form in which it is a part of a key.
+//! Normalization of query strings for cache keys.
 
-/// A query without the parameters whose names `keeps` refuses; `sorts` puts names in order, where those of the same name stay in
-/// theirs. Names are compared as the origin decodes them. `None` where nothing is left.
+/// Removes the parameters whose names `keeps` refuses. `sorts` sorts the parameters by name, with a stable
+/// order for equal names. Names are compared in decoded form. `None` if nothing is left.
 ///
-/// Parameters are separated by `&` alone: what an origin may take for another one (`a=1;b=2`) is a part of the first.
+/// Only `&` separates parameters; in `a=1;b=2` everything belongs to the first one, even if an origin splits
+/// it.
 #[must_use]
 pub fn normal_query(query: &[u8], keeps: impl Fn(&[u8]) -> bool, sorts: bool) -> Option<Vec<u8>> {
     let named = |pair| (decoded_name(pair), pair);
@@ -16,12 +17,12 @@ pub fn normal_query(query: &[u8], keeps: impl Fn(&[u8]) -> bool, sorts: bool) ->
     (!pairs.is_empty()).then(|| pairs.join(&b"&"[..]))
 }
 
-/// The name of a parameter, decoded.
+/// Returns the decoded name of a parameter.
 fn decoded_name(pair: &[u8]) -> Vec<u8> {
     decoded(pair.split(|&byte| byte == b'=').next().unwrap_or_default())
 }
 
-/// A name in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
+/// Decodes form encoding: `+` is a space and `%41` is `A`; a `%` without two hexadecimal digits is kept.
 pub(crate) fn decoded(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,15 +1,15 @@
-//! A response as the bytes of one file: what it answers, its fields and content, each with a checksum.
+//! Encoding of a response in one file: key, head and content, each with a checksum.
 //!
 //! ```text
 //! magic, version   8 bytes
 //! head length      4 bytes
 //! content length   8 bytes
-//! head checksum    8 bytes, of the three figures before and the head
+//! head checksum    8 bytes, of the head, seeded with the content length
 //! head             key, status, freshness, variant, fields, a checksum for each 64 KiB of content
 //! content
 //! ```
 //!
-//! Figures are in little-endian order. What does not match in every byte is no response.
+//! Integers are little-endian. A file with any mismatch is rejected.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::freshness::Freshness;
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
 
-/// What such a file begins with; the last byte is the version of the form.
+/// First bytes of a file; the last one is the version of the format.
 const MAGIC: [u8; 8] = *b"KOMAINU\x01";
-/// Bytes before the head.
+/// Number of bytes before the head.
 const PREFIX_BYTES: usize = 28;
-/// Content is checked in pieces of this many bytes.
+/// Size of the pieces of content that have a checksum each.
 const PIECE_BYTES: u64 = 64 * 1024;
-/// Bytes of a head without its checksums of pieces.
+/// Maximum bytes of a head, without the checksums of pieces.
 const HEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// What a file says beside its content.
+/// Decoded data of a file, except the content.
 #[derive(Debug)]
 pub(crate) struct RecordHead {
-    /// The key that it is stored under.
+    /// Key under which the response is stored.
     pub(crate) key: Vec<u8>,
     /// The response, without its content.
     pub(crate) object: Object,
@@ -41,7 +41,7 @@ pub(crate) struct RecordHead {
     sums: Vec<u64>,
 }
 
-/// The bytes before the content.
+/// Encodes the bytes before the content.
 pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
     let mut head = Vec::with_capacity(512 + key.len() + object.fields.wire().len());
     put_bytes(&mut head, key);
@@ -81,16 +81,16 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
 /// Writes a response.
 ///
 /// # Errors
-/// Those of the file.
+/// Errors of the file.
 pub(crate) fn write(file: &mut impl Write, head: &[u8], body: &StoredBody) -> io::Result<()> {
     file.write_all(head)?;
     body.read(0..body.len()).try_for_each(|piece| file.write_all(&piece?))
 }
 
-/// Reads what comes before the content of a file of so many bytes.
+/// Reads the data before the content; `file_bytes` is the size of the file.
 ///
 /// # Errors
-/// Those of the file; `InvalidData` where it is not what was written.
+/// Errors of the file; `InvalidData` if it is damaged.
 pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<RecordHead> {
     let mut prefix = [0; PREFIX_BYTES];
     file.read_exact(&mut prefix)?;
@@ -111,10 +111,10 @@ pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<Rec
     decode_head(&head, body_bytes)
 }
 
-/// Reads the content that follows.
+/// Reads the content, which follows the head.
 ///
 /// # Errors
-/// As [`read_head`].
+/// See [`read_head`].
 pub(crate) fn read_body(file: &mut impl Read, head: RecordHead) -> io::Result<Object> {
     let RecordHead { object, body_bytes, sums, .. } = head;
     let mut pieces = Vec::with_capacity(sums.len());
@@ -130,7 +130,7 @@ pub(crate) fn read_body(file: &mut impl Read, head: RecordHead) -> io::Result<Ob
     Ok(object.with_body(StoredBody::new(pieces)))
 }
 
-/// A head with what comes before it.
+/// Adds the bytes that precede a head.
 fn framed(head: &[u8], body_bytes: u64) -> Vec<u8> {
     let length = u32::try_from(head.len()).expect("a head is far smaller");
     let mut out = Vec::with_capacity(PREFIX_BYTES + head.len());
@@ -146,13 +146,13 @@ fn head_sum(head: &[u8], body_bytes: u64) -> u64 {
     XxHash3_64::oneshot_with_seed(body_bytes, head)
 }
 
-/// The checksum of each piece of the content, as it will be read.
+/// Returns the checksum of each piece of the content, with the piece boundaries used for reading.
 fn piece_sums(body: &StoredBody) -> Vec<u64> {
     let mut sums = Vec::with_capacity(body.len().div_ceil(PIECE_BYTES) as usize);
     let mut at = 0;
     while at < body.len() {
         let mut hasher = XxHash3_64::new();
-        // One that cannot be read cannot be written either.
+        // An unreadable piece is skipped: writing it fails later with the same error.
         for piece in body.read(at..at + PIECE_BYTES).flatten() {
             std::hash::Hasher::write(&mut hasher, &piece);
         }
@@ -220,7 +220,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is not read yet.
+/// Unread rest of an encoded head.
 struct Parts<'b>(&'b [u8]);
 
 impl<'b> Parts<'b> {
@@ -252,7 +252,7 @@ mod tests {
         let lines = [("A", "1"), ("ETag", "\"x\""), ("X-Empty", "")];
         let object = crate::object::tests::object(&lines, "");
         let body: Vec<u8> = (0..150_000u32).map(|n| (n * 7 / 3) as u8).collect();
-        // Pieces of other lengths than those that are read.
+        // Piece lengths differ from those used for reading.
         let pieces = body.chunks(40_000).map(Arc::from).collect();
         let object = object.with_body(StoredBody::new(pieces));
         object.expire(105);

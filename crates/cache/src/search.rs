@@ -1,7 +1,7 @@
-//! `No-Vary-Search`: an origin says which parts of a query make no difference
+//! `No-Vary-Search`: an origin declares which parts of a query do not affect its responses
 //! (<https://httpwg.org/http-extensions/draft-ietf-httpbis-no-vary-search.html>).
 //!
-//! What a response says counts for later requests for its path: their queries get a normal form, which the key holds.
+//! A response's rule applies to later requests for its path: their queries are normalized for the key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,21 +15,21 @@ use crate::held::{Account, HeldBytes};
 use crate::query::{decoded, normal_query};
 use crate::targeted::{FlagOrNames, flags_and_names};
 
-/// Bytes of a field that is read.
+/// Maximum length of the field value.
 const FIELD_BYTES_MAX: usize = 1024;
-/// The longest path that a rule is remembered for, with scheme and host.
+/// Maximum length of a path for which a rule is stored, including scheme and host.
 const PATH_BYTES_MAX: usize = 1024;
-/// Paths whose rules are remembered.
+/// Maximum number of paths with stored rules.
 const PATHS_MAX: usize = 1024;
-/// What one of them counts as beside its path and its names, in bytes.
+/// Accounted bytes of a rule, in addition to its path and names.
 const RULE_BYTES: usize = 256;
-/// What a name of a parameter counts as beside its bytes.
+/// Accounted bytes of a parameter name, in addition to its length.
 const NAME_BYTES: usize = 32;
 
-/// What a response says of the queries that it answers.
+/// Rule of a response for the queries that it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchRule {
-    /// Whether the order of names matters.
+    /// Whether the order of parameters matters.
     ordered: bool,
     params: IgnoredParams,
 }
@@ -41,7 +41,7 @@ enum IgnoredParams {
 }
 
 impl SearchRule {
-    /// That of a response; `None` where it says nothing, or nothing valid.
+    /// Parses the rule of a response; `None` if it has none or an invalid one.
     #[must_use]
     pub fn of(fields: &Fields) -> Option<SearchRule> {
         let value = joined(fields, b"no-vary-search");
@@ -71,13 +71,13 @@ impl SearchRule {
         (rule != SearchRule { ordered: true, params: IgnoredParams::These(Vec::new()) }).then_some(rule)
     }
 
-    /// Bytes of memory that it counts as.
+    /// Returns the accounted bytes of memory.
     fn weight_bytes(&self) -> usize {
         let (IgnoredParams::These(names) | IgnoredParams::AllBut(names)) = &self.params;
         RULE_BYTES + names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>()
     }
 
-    /// The normal form of a query; `None` where nothing of it matters.
+    /// Returns the normalized query; `None` if nothing is left.
     #[must_use]
     pub fn normal(&self, query: &[u8]) -> Option<Vec<u8>> {
         let has = |names: &[Vec<u8>], name: &[u8]| names.iter().any(|one| one == name);
@@ -89,14 +89,14 @@ impl SearchRule {
     }
 }
 
-/// A rule that is remembered, and what it counts as.
+/// A stored rule and its accounted memory.
 #[derive(Debug)]
 struct RememberedRule {
     rule: Arc<SearchRule>,
     _held: HeldBytes,
 }
 
-/// The rules that responses have stated, by scheme, host and path.
+/// Rules of responses, by scheme, host and path.
 pub struct SearchRules {
     rules: RwLock<HashMap<Box<[u8]>, RememberedRule>>,
     count: AtomicUsize,
@@ -110,12 +110,12 @@ impl fmt::Debug for SearchRules {
 }
 
 impl SearchRules {
-    /// None. `account` is called with the bytes held before and after each change.
+    /// Creates an empty set. `account` is called with the bytes held before and after each change.
     pub(crate) fn new(account: Account) -> SearchRules {
         SearchRules { rules: RwLock::default(), count: AtomicUsize::new(0), account }
     }
 
-    /// The rule for the path of this key, if one is known. `key` may have a query.
+    /// Returns the rule for the path of this key, if there is one. `key` may have a query.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<Arc<SearchRule>> {
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -128,7 +128,7 @@ impl SearchRules {
             .map(|known| known.rule.clone())
     }
 
-    /// Remembers what a response to a request with this key has said; `None` for one that said nothing.
+    /// Stores the rule of a response to a request with this key; `None` for a response without one.
     pub fn learn(&self, key: &[u8], rule: Option<SearchRule>) {
         let path = path_of(key);
         let known = self.find(path);

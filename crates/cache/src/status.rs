@@ -1,24 +1,24 @@
-//! `Cache-Status` (RFC 9211): what this cache did, for each response.
+//! Values of `Cache-Status` (RFC 9211), which reports the cache's handling of a request.
 
 use crate::not_stored::NotStored;
 
-/// Why a request was passed on.
+/// Reason for forwarding a request to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardReason {
-    /// The cache has no part in it: its method, its fields, or the route.
+    /// The cache does not handle the request, because of its method, its fields or the route.
     Bypass,
-    /// Its method has to reach the origin.
+    /// The method requires forwarding.
     Method,
-    /// Nothing is stored for its URL.
+    /// Nothing is stored for the URL.
     UriMiss,
-    /// What is stored was made for other fields of a request.
+    /// Stored responses were selected by other request field values.
     VaryMiss,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
 }
 
 impl ForwardReason {
-    /// The value of `fwd`.
+    /// Returns the value of the `fwd` parameter.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -31,16 +31,17 @@ impl ForwardReason {
     }
 }
 
-/// The name of this cache in the field.
+/// Name of this cache in the field.
 const NAME: &str = "Komainu";
 
-/// The value for a response from the cache.
+/// Returns the value for a response from the cache.
 #[must_use]
 pub fn hit(ttl_s: i64) -> String {
     format!("{NAME}; hit; ttl={ttl_s}")
 }
 
-/// The value for a stored response that the origin has found valid, or that is used because it has answered this status.
+/// Returns the value for a stored response that the origin has validated, or that is used because the origin
+/// responded with this status.
 #[must_use]
 pub fn validated(status: Option<u16>, ttl_s: i64, detail: &str) -> String {
     let status = status.map(|status| format!("; fwd-status={status}")).unwrap_or_default();
@@ -48,7 +49,7 @@ pub fn validated(status: Option<u16>, ttl_s: i64, detail: &str) -> String {
     format!("{NAME}; hit; fwd=stale{status}; ttl={ttl_s}{detail}")
 }
 
-/// The value for a response of the origin.
+/// Returns the value for a response of the origin.
 #[must_use]
 pub fn forwarded(why: ForwardReason, collapsed: bool, outcome: Option<Result<i64, NotStored>>) -> String {
     let collapsed = if collapsed { "; collapsed" } else { "" };

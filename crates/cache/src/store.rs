@@ -1,4 +1,4 @@
-//! What is stored, in memory, for all cores, and what is on its way.
+//! The store in memory, shared by all cores, and the fills in progress.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,29 +25,30 @@ use crate::search::SearchRules;
 use crate::tags::{LabelKind, TagIndex, label};
 use crate::uses::UseCounts;
 
-/// Variants of one URL.
+/// Maximum variants of one URL.
 const VARIANTS_MAX: usize = 16;
-/// What an entry counts beside its key and its objects, in bytes.
+/// Accounted bytes of an entry, in addition to its key and objects.
 const ENTRY_BYTES: u64 = 256;
-/// Parts of the store, each with a lock of its own.
+/// Number of shards of the store, each with its own lock.
 const SHARDS: usize = 8;
-/// How long requests for a URL whose response was not stored do not wait for one another, in seconds.
+/// Time in seconds for which requests for a URL do not wait for one another after a response was not stored.
 const UNCACHEABLE_S: u64 = 5;
-/// The same for a response that is too large, in seconds.
+/// Like [`UNCACHEABLE_S`], for a response that is too large.
 const TOO_LARGE_S: u64 = 60;
-/// Contents that are compressed at one time.
+/// Maximum contents being compressed at a time.
 const CODING_JOBS_MAX: usize = 8;
-/// The average object that the table is laid out for, in bytes.
+/// Expected average size of an object in bytes, for sizing the table.
 const OBJECT_BYTES_USUAL: u64 = 8 * 1024;
 
-/// What a cache may hold.
+/// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreLimits {
-    /// Bytes of stored responses, with their keys and fields. Default 64 MiB.
+    /// Maximum bytes of stored responses, including keys and fields. Default 64 MiB.
     pub bytes_max: u64,
-    /// Bytes of one response's content. No more than an eighth of the bytes of one shard can be stored. Default 4 MiB.
+    /// Maximum bytes of a response's content, limited to half of a shard (a sixteenth of `bytes_max`).
+    /// Default 4 MiB.
     pub object_bytes_max: u64,
-    /// Responses on their way at one time; further requests are passed on as if there were no cache. Default 1,024.
+    /// Maximum fills in progress; further requests are forwarded as if there were no cache. Default 1,024.
     pub fills_max: usize,
 }
 
@@ -57,32 +58,33 @@ impl Default for StoreLimits {
     }
 }
 
-/// The responses that are stored for one URL.
+/// Responses stored under one key.
 #[derive(Debug, Default)]
 pub struct CacheEntry {
-    /// The newest first.
+    /// Objects, the newest first.
     objects: Vec<Arc<Object>>,
-    /// Why the last response was not stored, and until when requests do not wait for one another, in seconds since 1970.
+    /// Reason for which the last response was not stored, and until when requests do not wait for one
+    /// another, in seconds since 1970.
     refused: Option<(NotStored, u64)>,
     weight: u64,
-    /// What it counts as beside its objects, which count themselves.
+    /// Accounted bytes, without the objects, which are accounted separately.
     _held: Option<HeldBytes>,
 }
 
 impl CacheEntry {
-    /// The response that answers this request.
+    /// Returns the response that answers this request.
     #[must_use]
     pub fn select(&self, request: (&Head, &[u8])) -> Option<&Arc<Object>> {
         self.objects.iter().find(|object| object.variant.answers(request))
     }
 
-    /// All responses, the newest first.
+    /// Returns all responses, the newest first.
     #[must_use]
     pub fn objects(&self) -> &[Arc<Object>] {
         &self.objects
     }
 
-    /// Why the last response was not stored, as long as that is remembered.
+    /// Returns the reason for which the last response was not stored, for as long as it is remembered.
     #[must_use]
     pub fn refusal(&self, now_s: u64) -> Option<NotStored> {
         self.refused.filter(|(_, until_s)| now_s < *until_s).map(|(why, _)| why)
@@ -101,51 +103,51 @@ impl Weighter<Arc<[u8]>, Arc<CacheEntry>> for EntryWeight {
 pub(crate) type Entries =
     Table<Arc<[u8]>, Arc<CacheEntry>, EntryWeight, RandomState, DefaultLifecycle<Arc<[u8]>, Arc<CacheEntry>>>;
 
-/// What became of requests. Sums since the start.
+/// Counters of requests and responses since the start.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    /// Answered from the cache.
+    /// Requests answered from the cache with a fresh response.
     pub hits: AtomicU64,
-    /// Answered from the cache with a stale response.
+    /// Requests answered from the cache with a stale response.
     pub stale: AtomicU64,
-    /// Asked of the origin.
+    /// Requests forwarded to the origin.
     pub misses: AtomicU64,
-    /// Stored responses that the origin was asked to validate.
+    /// Requests for the validation of a stored response.
     pub validations: AtomicU64,
     /// Requests that waited for another one's response.
     pub collapsed: AtomicU64,
-    /// Passed on because the cache has no part in them.
+    /// Requests that the cache does not handle.
     pub bypassed: AtomicU64,
     /// Responses stored.
     pub stored: AtomicU64,
-    /// Stored responses that newer ones took the place of.
+    /// Stored responses replaced by newer ones.
     pub replaced: AtomicU64,
     /// Responses not stored, by the reason, in the order of [`NotStored::ALL`].
     pub refused: [AtomicU64; NotStored::ALL.len()],
-    /// Responses that purges and unsafe requests removed.
+    /// Responses removed by purges and unsafe requests.
     pub removed: AtomicU64,
-    /// Purges that were asked for.
+    /// Purges requested.
     pub purges: AtomicU64,
-    /// Responses that purges removed or made stale.
+    /// Responses removed or made stale by purges.
     pub purged: AtomicU64,
 }
 
-/// What a cache holds and did.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// URLs.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes.
+    /// Accounted bytes.
     pub bytes: u64,
-    /// The most bytes.
+    /// Maximum bytes.
     pub bytes_max: u64,
-    /// Responses on their way.
+    /// Number of fills in progress.
     pub fills: u64,
 }
 
 /// A cache, shared by all cores.
 pub struct Cache {
-    /// As they were given.
+    /// Limits as given by the caller.
     wanted: StoreLimits,
     limits: StoreLimits,
     pub(crate) entries: Entries,
@@ -157,14 +159,14 @@ pub struct Cache {
     fill_counts: Arc<FillCounts>,
     coding_jobs: Arc<AtomicUsize>,
     account: Account,
-    /// Where large contents are.
+    /// Memory file for large contents.
     contents: Option<ContentFile>,
     outcomes: Outcomes,
-    /// What became of requests.
+    /// Counters of requests and responses.
     pub counters: CacheCounters,
-    /// What responses have said of queries that answer alike.
+    /// Rules of responses for equivalent queries.
     pub search_rules: SearchRules,
-    /// How often URLs were asked for, where a rule wants to know.
+    /// Request counts of URLs, for rules that need them.
     pub uses: UseCounts,
 }
 
@@ -174,19 +176,19 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// What a request that finds nothing does.
+/// Action for a cache miss.
 #[derive(Debug)]
 pub enum FillStart {
-    /// It asks the origin, for all who come after it.
+    /// The request fetches the response, also for later requests.
     Lead(Arc<Fill>, FillReader),
-    /// It waits for a response that is on its way.
+    /// The request waits for a response that is being received.
     Follow(FillReader),
-    /// Too many are on their way: it is passed on.
+    /// Too many fills are in progress: the request is forwarded without the cache.
     Full,
 }
 
 impl Cache {
-    /// An empty cache. `account` is called with the bytes held before and after each change.
+    /// Creates an empty cache. `account` is called with the bytes held before and after each change.
     ///
     /// # Panics
     /// Never: the options of its table are within their ranges.
@@ -224,32 +226,32 @@ impl Cache {
         }
     }
 
-    /// What it may hold.
+    /// Returns the effective limits.
     #[must_use]
     pub fn limits(&self) -> StoreLimits {
         self.limits
     }
 
-    /// The limits that it was made with.
+    /// Returns the limits that were given to [`Cache::new`].
     #[must_use]
     pub fn wanted_limits(&self) -> StoreLimits {
         self.wanted
     }
 
-    /// What is stored under a key.
+    /// Returns the entry of a key.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
         self.entries.get(key)
     }
 
-    /// What is stored under a key, without counting as a use.
+    /// Returns the entry of a key without counting this as a use.
     #[must_use]
     pub fn look(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
         self.entries.peek(key)
     }
 
-    /// Joins the response that is on its way for this key, or begins one. `others` are what else such requests must have in
-    /// common (the codings that they accept); `None` for one that nobody waits for.
+    /// Joins the fill in progress for this key, or begins one. `others` are further properties that waiting
+    /// requests must share (accepted codings); `None`: no other request can join.
     pub fn begin(&self, key: &[u8], others: Option<&[u8]>) -> FillStart {
         let shared_key: Option<Arc<[u8]>> = others.map(|others| [key, b"\0", others].concat().into());
         let began_after = self.purges().count;
@@ -273,20 +275,20 @@ impl Cache {
         FillStart::Lead(fill, reader)
     }
 
-    /// Whether a response to such a request is on its way.
+    /// Whether a response to such a request is being received.
     #[must_use]
     pub fn is_filling(&self, key: &[u8], others: &[u8]) -> bool {
         self.fills().contains_key(&[key, b"\0", others].concat()[..])
     }
 
-    /// An object whose bytes count as held for as long as it lives, in the store or elsewhere.
+    /// Wraps an object so that its bytes are accounted for as long as it lives, in the store or elsewhere.
     #[must_use]
     pub fn counted(&self, object: Object) -> Arc<Object> {
         object.counted(&self.account)
     }
 
-    /// The same content in a file, from which it can be sent without a copy, where it is large. Blocks for as long as copying it
-    /// takes.
+    /// Copies a large content to the memory file, from which it can be sent without copying. Blocks while
+    /// copying.
     #[must_use]
     pub fn filed(&self, body: StoredBody) -> StoredBody {
         match &self.contents {
@@ -295,22 +297,22 @@ impl Cache {
         }
     }
 
-    /// The same for what was read from disk.
+    /// Like [`Cache::filed`], for a response read from disk.
     #[must_use]
     pub fn filed_from_disk(&self, read: FromDisk) -> FromDisk {
         let body = self.filed(read.object.body.clone());
         FromDisk { object: read.object.with_body(body), ..read }
     }
 
-    /// What was in a fill is stored elsewhere: until its readers have left, it counts beside that.
+    /// Accounts for the pieces of a fill whose content was copied elsewhere, until its readers have left.
     pub fn count_pieces(&self, fill: &Fill, body: &StoredBody) {
         fill.hold(HeldBytes::new(&self.account, body.len()));
     }
 
-    /// Stores what a fill has brought.
+    /// Stores the response of a fill.
     ///
     /// # Errors
-    /// It was purged meanwhile.
+    /// [`NotStored::Purged`]: it was purged meanwhile.
     pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
         let purges = self.purges();
         if purges.reaches(fill.began_after, &fill.key, object.tags()) {
@@ -326,9 +328,9 @@ impl Cache {
         Ok(())
     }
 
-    /// Adds a response to those of its key. Returns how many it has taken the place of.
+    /// Adds a response to the entry of its key. Returns the number of responses removed from the entry.
     fn insert(&self, key: &Arc<[u8]>, object: &Arc<Object>) -> usize {
-        // A URL has several keys where what a trusted proxy reports is a part of them.
+        // A URL has several keys if a variation reported by a trusted proxy is a part of them.
         let url = Some(url(key)).filter(|url| url.len() < key.len());
         let url = url.map(|url| label(LabelKind::Url, url));
         if url.is_some() || !object.tags().labels().is_empty() {
@@ -339,7 +341,7 @@ impl Cache {
         let others = before.iter().flat_map(|entry| &entry.objects);
         objects.extend(others.filter(|other| other.variant != object.variant).cloned());
         objects.truncate(VARIANTS_MAX);
-        // Variants share the room of one object, so that a URL cannot take a shard.
+        // Variants share the space of one object, so that one URL cannot occupy a whole shard.
         let most = self.limits.object_bytes_max.saturating_mul(3) / 2;
         let mut sum = 0;
         objects.retain(|other| {
@@ -351,16 +353,16 @@ impl Cache {
         replaced
     }
 
-    /// A stored content in a coding.
+    /// Returns a stored content in a coding, or starts a job that compresses it.
     #[must_use]
     pub fn coded(&self, object: &Object, coding: Coding) -> CodedLookup {
         object.body.forms.find(coding, &self.coding_jobs, CODING_JOBS_MAX)
     }
 
-    /// Keeps a content in a coding beside it, and as long as it; `None` where that is not smaller.
+    /// Stores a compressed form with its content; `None` if it is not smaller.
     pub fn add_coded(&self, key: &[u8], job: &CodingJob, made: Option<Arc<[u8]>>) {
         job.keep(made, &self.account);
-        // It weighs more now.
+        // Updates the weight of the entry.
         let purges = self.purges();
         let entry = self.entries.peek(key);
         let is_stored = |entry: &Arc<CacheEntry>| entry.objects.iter().any(|one| job.is_of(&one.body.forms));
@@ -371,20 +373,20 @@ impl Cache {
         drop(purges);
     }
 
-    /// The same with a store on disk.
+    /// Adds a store on disk.
     #[must_use]
     pub fn with_disk(mut self, disk: Option<Arc<Disk>>) -> Cache {
         self.disk = disk;
         self
     }
 
-    /// The store on disk, if there is one.
+    /// Returns the store on disk, if there is one.
     #[must_use]
     pub fn disk(&self) -> Option<&Arc<Disk>> {
         self.disk.as_ref()
     }
 
-    /// Where on disk there may be a response for this key, found without reading anything.
+    /// Returns the files on disk that may hold a response for this key, without reading any.
     #[must_use]
     pub fn find_on_disk(&self, key: &[u8]) -> Option<DiskLookup> {
         let disk = self.disk.as_ref()?;
@@ -392,7 +394,7 @@ impl Cache {
         disk.find(key, began_after)
     }
 
-    /// Takes what was read from disk into memory, where it `keeps` it; `None` where it was purged meanwhile.
+    /// Adds a response read from disk to memory if `keeps` is set. Returns `None` if it was purged meanwhile.
     pub fn admit(&self, key: &[u8], read: FromDisk, keeps: bool) -> Option<Arc<Object>> {
         let object = self.counted(read.object);
         let purges = self.purges();
@@ -411,13 +413,14 @@ impl Cache {
         Some(object)
     }
 
-    /// Has the response to this request read from disk, or waits until another request has done so. `None` where there is none.
+    /// Starts reading the response for this key from disk, or waits for another request that does. `None` if
+    /// there is none.
     #[must_use]
     pub fn begin_load(&self, key: &[u8]) -> Option<DiskLoad> {
         self.find_on_disk(key).map(|lookup| self.loads.begin(key, lookup))
     }
 
-    /// Remembers for a moment that a response was not stored. What is stored stays.
+    /// Remembers for a short time that a response was not stored. Stored responses are kept.
     pub fn refuse(&self, key: &[u8], why: NotStored, now_s: u64) {
         let purges = self.purges();
         let objects = self.entries.peek(key).map(|entry| entry.objects.clone()).unwrap_or_default();
@@ -427,7 +430,7 @@ impl Cache {
         drop(purges);
     }
 
-    /// Releases a response on its way: nobody joins it from now on.
+    /// Removes a fill, so that no further request joins it.
     pub fn leave(&self, fill: &Arc<Fill>) {
         let Some(key) = &fill.shared_key else { return };
         let mut fills = self.fills();
@@ -436,7 +439,8 @@ impl Cache {
         }
     }
 
-    /// Remembers for people what has become of a response of this key, at that second since 1970, and counts a refusal.
+    /// Records the outcome of a response with this key at `now_s`, in seconds since 1970, and counts a
+    /// refusal.
     pub fn note_outcome(&self, key: &[u8], outcome: Outcome, now_s: u64) {
         if let Outcome::Refused(why) = outcome {
             self.counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
@@ -444,19 +448,21 @@ impl Cache {
         self.outcomes.note(key, outcome, now_s);
     }
 
-    /// What has become of the last response of this key, and when, in seconds since 1970; some thousand URLs are remembered.
+    /// Returns the last outcome for a key and its time in seconds since 1970. Only recent URLs are
+    /// remembered.
     #[must_use]
     pub fn last_outcome(&self, key: &[u8]) -> Option<(Outcome, u64)> {
         self.outcomes.of(key)
     }
 
-    /// The responses that are stored now. It looks at all: not for serving threads.
+    /// Counts the stored responses. Visits all entries, so do not call it on serving threads.
     #[must_use]
     pub fn count_objects(&self) -> u64 {
         self.entries.iter().map(|(_, entry)| entry.objects.len() as u64).sum()
     }
 
-    /// The keys of a URL under which something may be stored: it has several where what a trusted proxy reports is part of a key.
+    /// Returns the keys of a URL under which responses may be stored. A URL has several if a variation
+    /// reported by a trusted proxy is a part of them.
     #[must_use]
     pub fn keys_of(&self, url: &[u8]) -> Vec<Arc<[u8]>> {
         let (mut keys, _) = self.index.keys(label(LabelKind::Url, url), 0, VARIANTS_MAX);
@@ -465,7 +471,7 @@ impl Cache {
         keys
     }
 
-    /// What it holds.
+    /// Returns the current statistics.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
@@ -484,7 +490,7 @@ impl Cache {
         self.fills.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is stored under a key. Its bytes count as held for as long as it lives.
+    /// Creates an entry for a key. Its bytes are accounted for as long as it lives.
     pub(crate) fn entry(
         &self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! Tags of responses, by which they are purged: `Surrogate-Key`, `xkey` and `Cache-Tag`, and groups (RFC 9875).
+//! Tags of responses for purging: `Surrogate-Key`, `xkey`, `Cache-Tag`, and groups (RFC 9875).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,21 +11,21 @@ use http::Fields;
 use crate::directives::joined;
 use crate::targeted;
 
-/// Tags and groups that one response may have together; one with more is not stored, as a purge would miss it.
+/// Maximum tags and groups of one response; a response with more is not stored, because purges would miss it.
 pub const TAGS_MAX: usize = 1024;
-/// Bytes of one tag; a response with a longer one is not stored.
+/// Maximum bytes of one tag; a response with a longer one is not stored.
 pub const TAG_BYTES_MAX: usize = 256;
-/// Bytes that one tag of one response counts as, beside its text: its entry in the index.
+/// Accounted bytes of one tag of one response, in addition to its text: its index entry.
 const TAG_WEIGHT_BYTES: usize = 80;
-/// Fields that name tags.
+/// Fields that list tags.
 const TAG_FIELDS: [&[u8]; 3] = [b"surrogate-key", b"xkey", b"cache-tag"];
-/// Parts of the index, each with a lock of its own.
+/// Number of parts of the index, each with its own lock.
 const PARTS: usize = 16;
 
-/// The same for all, so that labels can be compared; random, so that nobody can make two texts with the same label.
+/// Shared, so that labels are comparable; randomly seeded, so that collisions cannot be constructed.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What a text is, so that a tag and a group of the same name differ.
+/// Kind of a labelled text, so that a tag and a group with the same name differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LabelKind {
     /// A tag.
@@ -36,12 +36,12 @@ pub(crate) enum LabelKind {
     Url,
 }
 
-/// What stands for a text in the index and in the log of purges.
+/// Returns the hash of a text for the index and the purge log.
 pub(crate) fn label(kind: LabelKind, text: &[u8]) -> u64 {
     HASHER.hash_one((kind, text))
 }
 
-/// What stands for a label within a host or origin; an empty scope is everywhere.
+/// Returns the hash of a label within a host or origin; an empty scope means everywhere.
 pub(crate) fn mark(label: u64, scope: &[u8]) -> u64 {
     HASHER.hash_one((label, scope))
 }
@@ -49,21 +49,21 @@ pub(crate) fn mark(label: u64, scope: &[u8]) -> u64 {
 /// The tags and groups of a response.
 #[derive(Clone, Debug, Default)]
 pub struct Tags {
-    /// In order.
+    /// Sorted labels.
     labels: Arc<[u64]>,
-    /// For people, separated by spaces.
+    /// Names separated by spaces, for people.
     text: Box<[u8]>,
 }
 
-/// A response has more tags than are remembered, or one that is too long.
+/// Error: a response has too many tags, or one that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyTags;
 
 impl Tags {
-    /// Those of a response with these fields. `Cache-Groups` that is not valid counts as absent.
+    /// Parses the tags and groups of a response. An invalid `Cache-Groups` is ignored.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many tags, or one is too long.
     pub fn of(fields: &Fields) -> Result<Tags, TooManyTags> {
         let (mut labels, mut text) = (Vec::new(), Vec::new());
         let mut add = |kind, one: &[u8]| {
@@ -81,35 +81,37 @@ impl Tags {
         Ok(Tags { labels: labels.into(), text: text.into() })
     }
 
-    /// What stands for them.
+    /// Returns the sorted labels.
     pub(crate) fn labels(&self) -> &[u64] {
         &self.labels
     }
 
-    /// Whether it is one of them.
+    /// Whether the label is among them.
     pub(crate) fn has(&self, label: u64) -> bool {
         self.labels.binary_search(&label).is_ok()
     }
 
-    /// Their names, separated by spaces.
+    /// Returns the names, separated by spaces.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// Bytes that they count as.
+    /// Returns the accounted bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.text.len() + self.labels.len() * TAG_WEIGHT_BYTES
     }
 }
 
-/// The tags in a value: separated by spaces or commas, as origins write them for Fastly, Varnish and Cloudflare.
+/// Returns the tags in a field value, separated by spaces or commas, as used by Fastly, Varnish and
+/// Cloudflare.
 pub fn tags_in(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| matches!(byte, b' ' | b'\t' | b',')).filter(|one| !one.is_empty())
 }
 
-/// The strings of `Cache-Groups` or `Cache-Group-Invalidation` (RFC 9875); none where the field is not valid.
+/// Returns the strings of `Cache-Groups` or `Cache-Group-Invalidation` (RFC 9875); none if the field is
+/// invalid.
 #[must_use]
 pub fn groups_in(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
     match fields.first(name) {
@@ -118,14 +120,14 @@ pub fn groups_in(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Whether a field names tags.
+/// Whether a field lists tags.
 #[must_use]
 pub fn is_tag_field(name: &[u8]) -> bool {
     TAG_FIELDS.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// Removes the fields with a response's tags (`Surrogate-Key` and the like), which clients do not get. Returns false where
-/// there was none.
+/// Removes the tag fields (`Surrogate-Key` and the like), which are not sent to clients. False if there were
+/// none.
 pub fn strip(fields: &mut Fields) -> bool {
     let has_one = fields.iter().any(|(name, _)| is_tag_field(name));
     if has_one {
@@ -134,10 +136,10 @@ pub fn strip(fields: &mut Fields) -> bool {
     has_one
 }
 
-/// Keys by label and number of the response.
+/// Keys by label and response number.
 type LabelledKeys = BTreeMap<(u64, u64), Arc<[u8]>>;
 
-/// Which keys have responses with a label.
+/// Index of keys by the labels of their responses.
 pub(crate) struct TagIndex {
     parts: [Mutex<LabelledKeys>; PARTS],
     last: AtomicU64,
@@ -152,7 +154,7 @@ impl TagIndex {
         self.parts[label as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a response that is stored under `key`, for as long as the result lives.
+    /// Adds a response that is stored under `key`; dropping the result removes it.
     pub(crate) fn add(self: &Arc<TagIndex>, tags: &Tags, url: Option<u64>, key: &Arc<[u8]>) -> Indexed {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let labels = tags.labels.clone();
@@ -162,7 +164,8 @@ impl TagIndex {
         Indexed { index: self.clone(), number, labels, url }
     }
 
-    /// The keys of responses with a label, at most `count` of those with numbers from `from` on, and the number to continue at.
+    /// Returns the keys of at most `count` responses with a label and a number of at least `from`, and the
+    /// number at which to continue.
     pub(crate) fn keys(&self, label: u64, from: u64, count: usize) -> (Vec<Arc<[u8]>>, Option<u64>) {
         let part = self.part(label);
         let found = part.range((label, from)..=(label, u64::MAX)).take(count);
@@ -177,14 +180,14 @@ impl TagIndex {
         (keys, next.filter(|_| !is_all))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         (0..PARTS as u64).map(|part| self.part(part).len()).sum()
     }
 }
 
-/// The entries of one response in the index.
+/// Index entries of one response.
 pub(crate) struct Indexed {
     index: Arc<TagIndex>,
     number: u64,

@@ -1,13 +1,13 @@
-//! Structured fields (RFC 9651), as far as caches need them: dictionaries of targeted cache control, lists of strings of cache
-//! groups. An invalid field is ignored whole.
+//! Parser for the structured fields (RFC 9651) that caches need: dictionaries of targeted cache control and
+//! lists of cache groups. An invalid field is ignored as a whole.
 
-/// A member's name, and its value where it has one and is no boolean.
+/// Name of a dictionary member, and its value unless it is a boolean.
 pub(crate) type Member = (Vec<u8>, Option<Vec<u8>>);
 
-/// Directives whose value is a number of seconds: with a value of another type the field is invalid.
+/// Directives with a number of seconds; a value of another type makes the field invalid.
 const NUMBERS: [&[u8]; 4] = [b"max-age", b"s-maxage", b"stale-while-revalidate", b"stale-if-error"];
 
-/// The members; `None` for a field that is invalid, empty or absent. `false` members are left out.
+/// Parses a dictionary; `None` if it is invalid, empty or absent. Members with the value `false` are omitted.
 pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
     let mut rest = value;
     let mut members = Vec::new();
@@ -33,7 +33,8 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
     }
 }
 
-/// Passes over a member's parameters and the comma after it; true if it was the last one. `None` where something else follows.
+/// Skips a member's parameters and the following comma. True if the member was the last; `None` if anything
+/// else follows.
 fn is_last(rest: &mut &[u8]) -> Option<bool> {
     parameters(rest)?;
     spaces(rest);
@@ -44,7 +45,7 @@ fn is_last(rest: &mut &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// The members of a list of strings; `None` for a field that is invalid, empty or has members of another type.
+/// Parses a list of strings; `None` if it is invalid, empty or has members of another type.
 pub(crate) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut rest = value;
     let mut strings = Vec::new();
@@ -60,7 +61,7 @@ pub(crate) fn strings(value: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// The value of a member: a flag, a list of strings, or anything else.
+/// Value of a dictionary member: a flag, a list of strings, or anything else.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FlagOrNames {
     Flag(bool),
@@ -68,7 +69,7 @@ pub(crate) enum FlagOrNames {
     Other,
 }
 
-/// The members of a dictionary whose values are flags and lists of strings; `None` for a field that is invalid or empty.
+/// Parses a dictionary whose values are flags and lists of strings; `None` if it is invalid or empty.
 pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)>> {
     let mut rest = value;
     let mut members = Vec::new();
@@ -91,7 +92,7 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
     }
 }
 
-/// The strings of an inner list; `None` in it where it has other items.
+/// Parses an inner list; the inner `None` if it has items other than strings.
 fn inner_list(rest: &mut &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
     let mut names = Some(Vec::new());
     eat(rest, b"(").then_some(())?;
@@ -130,7 +131,7 @@ fn eat(rest: &mut &[u8], what: &[u8]) -> bool {
     rest.strip_prefix(what).map(|after| *rest = after).is_some()
 }
 
-/// The bytes up to the first that is none of these.
+/// Takes bytes while `is_one` accepts them.
 fn run<'a>(rest: &mut &'a [u8], is_one: impl Fn(u8) -> bool) -> &'a [u8] {
     let end = rest.iter().position(|&byte| !is_one(byte)).unwrap_or(rest.len());
     let (found, after) = rest.split_at(end);
@@ -180,7 +181,7 @@ fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, Kind)> {
             let is_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte);
             Some((run(rest, is_one).to_vec(), Kind::Other))
         }
-        // Bytes, dates, strings with an encoding and inner lists stand in no directive.
+        // Byte sequences, dates, display strings and inner lists do not occur in directives.
         _ => None,
     }
 }

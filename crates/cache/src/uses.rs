@@ -1,22 +1,22 @@
-//! How often URLs were asked for that are not stored yet: some are stored only once that was often enough.
+//! Request counts of URLs that are not stored yet, for rules that store a URL only after several requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// URLs that are counted at one time; another one with the same place takes it. A power of two.
+/// Number of slots; a URL replaces another one in the same slot. A power of two.
 const PLACES: usize = 16 * 1024;
-/// Bits of a place that are the count; the others say whose it is.
+/// Bits of a slot used for the count; the others identify the URL.
 const COUNT_BITS: u32 = 16;
 
-/// Counts of uses, approximate and of a fixed size: 128 KiB, once one is asked for.
+/// Approximate request counts with a fixed size of 128 KiB, allocated on first use.
 #[derive(Debug, Default)]
 pub struct UseCounts {
     places: OnceLock<(RandomState, Box<[AtomicU64]>)>,
 }
 
 impl UseCounts {
-    /// Counts a use, and returns how many there were with it.
+    /// Counts a request and returns the count including it.
     pub fn count(&self, key: &[u8]) -> u32 {
         let (hasher, places) = self
             .places
@@ -27,7 +27,7 @@ impl UseCounts {
         let before = place.load(Ordering::Relaxed);
         let most = (1 << COUNT_BITS) - 1;
         let count = if before >> COUNT_BITS == whose { (before & most) + 1 } else { 1 }.min(most);
-        // Two cores may count one use together: the response is stored one use later.
+        // Cores may overwrite each other's counts, so that the response is stored one request later.
         place.store(whose << COUNT_BITS | count, Ordering::Relaxed);
         u32::try_from(count).unwrap_or(u32::MAX)
     }

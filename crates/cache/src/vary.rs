@@ -1,34 +1,35 @@
-//! `Vary` (RFC 9111 section 4.1): which requests a stored response answers, with values in a normal form so that requests that
-//! mean the same get the same response.
+//! `Vary` (RFC 9111 section 4.1): selects requests that a stored response answers. Values are normalized, so
+//! that equivalent requests get the same response.
 
 use http::{Fields, Head, Name, scan};
 
 use crate::directives::joined;
 
-/// Field names that `Vary` of a stored response may list.
+/// Maximum field names in `Vary` of a stored response.
 const NAMES_MAX: usize = 8;
-/// Bytes that the values of one variant may have together.
+/// Maximum total bytes of the values of one variant.
 const VALUES_BYTES_MAX: usize = 2048;
-/// Codings that caches and origins know, in the order in which they are passed on.
+/// Known content codings, in the order in which they are forwarded.
 const CODINGS: [&[u8]; 3] = [b"br", b"gzip", b"zstd"];
 
-/// Request fields that this server writes itself, with other values for each client or request: a response that depends on one is
-/// for that request alone.
+/// Request fields that this server writes with different values for each client or request; a response that
+/// varies by one is not reusable.
 const WRITTEN_FOR_EACH: [&[u8]; 7] =
     [b"forwarded", b"x-forwarded-for", b"x-real-ip", b"x-request-id", b"traceparent", b"tracestate", b"via"];
-/// Request fields that it writes from what the URL of the key says already.
+/// Request fields that this server writes from the URL, which is in the key.
 const WRITTEN_FROM_URL: [&[u8]; 5] =
     [b"host", b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-proto", b"x-forwarded-ssl"];
 
-/// A name in lower case, and the request's value in its normal form; `None` where the request has no such field.
+/// Field name in lower case, and the normalized value in the request; `None` if the request has no such
+/// field.
 type Selector = (Vec<u8>, Option<Vec<u8>>);
 
-/// What the key of a route has beside the URL. Each is a name by which [`RequestVariant`] finds its value in a request: a field's,
-/// or one that begins with a space, which no field's does.
+/// Parts of a route's key beside the URL. Each is a name by which [`RequestVariant`] finds its value in a
+/// request: a field name, or a pseudo-name that begins with a space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyFields {
     names: Vec<Vec<u8>>,
-    /// Fields that the route writes into requests, with values that depend on them.
+    /// Fields that the route writes into requests, with values that depend on the request.
     written: Vec<Vec<u8>>,
 }
 
@@ -38,42 +39,44 @@ const DEVICE: &[u8] = b" device";
 const ANY_CODING: &[u8] = b" any coding";
 
 impl KeyFields {
-    /// A field. `name` is in lower case.
+    /// Adds a field. `name` is in lower case.
     pub fn add_field(&mut self, name: &str) {
         self.names.push(name.as_bytes().to_vec());
     }
 
-    /// A cookie.
+    /// Adds a cookie.
     pub fn add_cookie(&mut self, name: &str) {
         self.names.push([COOKIE, name.as_bytes()].concat());
     }
 
-    /// No cookie at all: `Vary: Cookie` does not count, as no request that fills the cache has any.
+    /// Declares that requests which fill the cache have no cookies, so that `Vary: Cookie` is ignored.
     pub fn add_no_cookies(&mut self) {
         self.names.push(COOKIE.to_vec());
     }
 
-    /// The language that the request prefers, of these, in lower case; the first is the usual one.
+    /// Adds the request's preferred language among these, in lower case; the first one is the default.
     pub fn add_language(&mut self, languages: &[String]) {
         self.names.push([LANGUAGE, languages.join(",").as_bytes()].concat());
     }
 
-    /// No coding: `Vary: Accept-Encoding` does not count, as no request that fills the cache says what it accepts.
+    /// Declares that requests which fill the cache have no `Accept-Encoding`, so that `Vary: Accept-Encoding`
+    /// is ignored.
     pub fn add_any_coding(&mut self) {
         self.names.push(ANY_CODING.to_vec());
     }
 
-    /// The kind of device.
+    /// Adds the kind of device.
     pub fn add_device(&mut self) {
         self.names.push(DEVICE.to_vec());
     }
 
-    /// A field that the route writes into requests itself, with values that depend on them. `name` is in lower case.
+    /// Adds a field that the route writes into requests, with values that depend on the request. `name` is in
+    /// lower case.
     pub fn add_written(&mut self, name: &str) {
         self.written.push(name.as_bytes().to_vec());
     }
 
-    /// Whether a field that `Vary` names has another value in the request that the origin gets, which is not in the key.
+    /// Whether a field in `Vary` is written with a value that is not in the key.
     fn is_written(&self, name: &[u8]) -> bool {
         WRITTEN_FOR_EACH.contains(&name) || self.is_of_route(name)
     }
@@ -83,19 +86,19 @@ impl KeyFields {
         self.written.iter().any(|one| one == name)
     }
 
-    /// Whether there is nothing but the URL.
+    /// Whether the key consists of the URL alone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The language that a request gets, where languages are in the key.
+    /// Returns the language selected for a request, if the key has languages.
     #[must_use]
     pub fn language(&self, request: (&Head, &[u8])) -> Option<Vec<u8>> {
         self.names.iter().find(|name| name.starts_with(LANGUAGE)).and_then(|name| normal(name, request))
     }
 
-    /// Writes a request's values, for those who may wait for one response.
+    /// Writes a request's values, which must be equal for requests that share a fill.
     pub fn write(&self, out: &mut Vec<u8>, request: (&Head, &[u8])) {
         for name in &self.names {
             out.push(b'\n');
@@ -106,7 +109,7 @@ impl KeyFields {
         }
     }
 
-    /// Whether a field that `Vary` names is in the key in another form.
+    /// Whether a field in `Vary` is represented in the key in another form.
     fn covers(&self, name: &[u8]) -> bool {
         if WRITTEN_FROM_URL.contains(&name) && !self.is_of_route(name) {
             return true;
@@ -122,33 +125,33 @@ impl KeyFields {
     }
 }
 
-/// The request fields that a response was selected by.
+/// Request field values by which a response was selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestVariant(Vec<Selector>);
 
-/// Why a response with `Vary` is not stored.
+/// Reason for not storing a response because of its `Vary`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VaryFault {
-    /// It depends on something that no request shows (`*`).
+    /// The response varies by properties that requests do not show (`*`).
     Any,
-    /// It depends on more than is remembered.
+    /// The response varies by too many fields or too long values.
     TooMuch,
 }
 
 impl RequestVariant {
-    /// What a response to this request was selected by.
+    /// Returns the variant of a response to this request.
     ///
     /// # Errors
-    /// The response answers no other request, or depends on too much.
+    /// The response answers no other request, or varies by too much.
     pub fn of(fields: &Fields, request: (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
         RequestVariant::with(fields, request, &KeyFields::default(), false)
     }
 
-    /// The same, with what else the key has. With `ignores_vary` the response's `Vary` does not count, but for
-    /// `Accept-Encoding`.
+    /// Like [`RequestVariant::of`], with further parts of the key. With `ignores_vary` the response's `Vary`
+    /// is ignored, except for `Accept-Encoding`.
     ///
     /// # Errors
-    /// The response answers no other request, or depends on too much.
+    /// The response answers no other request, or varies by too much.
     pub fn with(
         fields: &Fields,
         (head, bytes): (&Head, &[u8]),
@@ -159,7 +162,7 @@ impl RequestVariant {
         let mut names: Vec<Vec<u8>> = scan::list(&value).map(<[u8]>::to_ascii_lowercase).collect();
         let counts = |name: &[u8]| !key.covers(name) && (!ignores_vary || name == b"accept-encoding");
         names.retain(|name| counts(name));
-        // What is no name of a field means anything (RFC 9110 section 12.5.5).
+        // An invalid field name is treated like `*` (RFC 9110 section 12.5.5).
         let is_any = |name: &Vec<u8>| name == b"*" || !scan::is_token(name) || key.is_written(name);
         if names.iter().any(is_any) {
             return Err(VaryFault::Any);
@@ -186,23 +189,23 @@ impl RequestVariant {
         Ok(variant)
     }
 
-    /// The names in lower case, and the values in their normal form.
+    /// Returns the names in lower case and the normalized values.
     pub(crate) fn selectors(&self) -> &[(Vec<u8>, Option<Vec<u8>>)] {
         &self.0
     }
 
-    /// That of a response which was stored before.
+    /// Restores the variant of a stored response.
     pub(crate) fn of_selectors(selectors: Vec<(Vec<u8>, Option<Vec<u8>>)>) -> RequestVariant {
         RequestVariant(selectors)
     }
 
-    /// Whether a response selected by this answers that request.
+    /// Whether a response selected by this variant answers the request.
     #[must_use]
     pub fn answers(&self, request: (&Head, &[u8])) -> bool {
         self.0.iter().all(|(name, value)| normal(name, request) == *value)
     }
 
-    /// Each field with the value that requests must have, for people.
+    /// Returns each field with the required value, for people.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -213,20 +216,20 @@ impl RequestVariant {
         self.0.iter().map(shown).collect()
     }
 
-    /// Whether it was made with all that the key has now.
+    /// Whether the variant includes all parts of the current key.
     #[must_use]
     pub fn has(&self, key: &KeyFields) -> bool {
         key.names.iter().all(|name| self.0.iter().any(|(other, _)| other == name))
     }
 
-    /// Bytes of its names and values.
+    /// Returns the bytes of the names and values.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len)).sum()
     }
 }
 
-/// The normal form of a request's field; `None` where it has none. `name` is in lower case.
+/// Returns the normalized value of a request field; `None` if it is absent. `name` is in lower case.
 fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
     if name.starts_with(b" ") {
         return derived(name, (head, bytes));
@@ -246,13 +249,13 @@ fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
     })
 }
 
-/// What a request has under a name of [`KeyFields`] that is no field's.
+/// Returns the value for a pseudo-name of [`KeyFields`].
 fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
     if name == COOKIE || name == ANY_CODING {
         return None;
     }
     if let Some(cookie) = name.strip_prefix(COOKIE) {
-        // All of that name, as some origins take the first and some the last.
+        // Includes all cookies of that name, because some origins use the first and some the last.
         let values: Vec<&[u8]> =
             cookies(request).filter(|(name, _)| *name == cookie).map(|(_, value)| value).collect();
         return (!values.is_empty()).then(|| values.join(&b";"[..]));
@@ -263,7 +266,7 @@ fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
     Some(device(request).to_vec())
 }
 
-/// Names and values of a request's cookies.
+/// Returns the names and values of a request's cookies.
 pub fn cookies<'r>((head, bytes): (&'r Head, &'r [u8])) -> impl Iterator<Item = (&'r [u8], &'r [u8])> {
     let fields = head.fields.iter().filter(|field| field.id == Name::Cookie);
     let pairs =
@@ -274,7 +277,8 @@ pub fn cookies<'r>((head, bytes): (&'r Head, &'r [u8])) -> impl Iterator<Item = 
     })
 }
 
-/// Of these languages, separated by commas, the one that the request prefers; else the first (RFC 4647 section 3.4).
+/// Returns the one of `languages`, separated by commas, that the request prefers, by default the first (RFC
+/// 4647 section 3.4).
 fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8> {
     let ours = || languages.split(|&byte| byte == b',');
     let fields = head.fields.iter().filter(|field| field.id == Name::AcceptLanguage);
@@ -294,8 +298,8 @@ fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8
     ours().next().unwrap_or_default().to_vec()
 }
 
-/// The kind of device: `mobile`, `tablet` or `desktop`. A request that says two things is of a kind of its own: by which of them an
-/// origin goes is not known.
+/// Returns the kind of device: `mobile`, `tablet`, `desktop`, or `unclear` for contradictory requests,
+/// because origins differ in the field that they use.
 fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
     let values = |name: &'static [u8]| {
         let fields = head.fields.iter().filter(move |field| field.name.of(bytes).eq_ignore_ascii_case(name));
@@ -313,13 +317,14 @@ fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
     if contradicts || values(b"user-agent").nth(1).is_some() { b"unclear" } else { kind }
 }
 
-/// The normal form of a request's `Accept-Encoding`: the known codings that it accepts, in a fixed order; empty for none.
+/// Returns the normalized `Accept-Encoding` of a request: the known codings that it accepts, in a fixed
+/// order; empty if none.
 #[must_use]
 pub fn accepted_codings((head, bytes): (&Head, &[u8])) -> Vec<u8> {
     normal(b"accept-encoding", (head, bytes)).unwrap_or_default()
 }
 
-/// Name in lower case and weight in thousandths of an element with parameters.
+/// Returns the name in lower case and the weight in thousandths of an element with parameters.
 fn weighted(element: &[u8]) -> (Vec<u8>, u32) {
     let mut parts = element.split(|&byte| byte == b';').map(scan::trim);
     let name = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -330,7 +335,7 @@ fn weighted(element: &[u8]) -> (Vec<u8>, u32) {
     (name, quality.unwrap_or(1000))
 }
 
-/// A weight (RFC 9110 section 12.4.2) in thousandths; 0 for one that cannot be read.
+/// Parses a weight (RFC 9110 section 12.4.2) in thousandths; 0 if invalid.
 fn thousandths(value: &[u8]) -> u32 {
     let digit = |at: usize| match value.get(at) {
         None => Some(0),
@@ -354,7 +359,7 @@ fn codings<'a>(elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     accepted.join(&b", "[..])
 }
 
-/// Languages by weight; those of the same weight in the order of the alphabet.
+/// Normalizes languages: sorted by weight, then alphabetically.
 fn languages<'a>(elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut elements: Vec<(Vec<u8>, u32)> =
         elements.map(weighted).filter(|(_, weight)| *weight > 0).collect();
@@ -363,7 +368,7 @@ fn languages<'a>(elements: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut before = u32::MAX;
     for (name, weight) in elements {
         if !text.is_empty() {
-            // The weights themselves do not matter, only which one comes first.
+            // Only the order of the weights matters, not their values.
             text.extend_from_slice(if weight == before { b"," } else { b">" });
         }
         text.extend_from_slice(&name);
@@ -444,7 +449,7 @@ mod tests {
         ] {
             assert_eq!(variant(name, "X-Forwarded-For: 1\r\n"), Err(VaryFault::Any), "{name}");
         }
-        // The URL in the key says these already.
+        // The URL in the key already contains these.
         assert!(answers("X-Forwarded-Proto, Host", "X-Forwarded-Proto: https\r\n", ""));
         let mut key = KeyFields::default();
         key.add_written("x-ip");
@@ -513,7 +518,7 @@ mod tests {
                 false,
             ),
             ("X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: iPad\r\n", false),
-            // Origins may go by either.
+            // Contradictory: origins may use either field.
             (
                 "X-Country: at\r\nCookie: theme=dark\r\nAccept-Language: de\r\nUser-Agent: desktop\r\nSec-CH-UA-Mobile: ?1\r\n",
                 false,

@@ -1,5 +1,5 @@
-//! How many requests the store answers, on traces of the kinds that studies of web caches publish, beside LRU, which Varnish and
-//! nginx (`proxy_cache_min_uses 1`) evict by. Every trace has a fixed seed.
+//! Measures hit rates of the store on traces like those in studies of web caches, compared with LRU, which
+//! Varnish and nginx (`proxy_cache_min_uses 1`) use. Every trace has a fixed seed.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests are tests too
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,10 +11,10 @@ use http::{Fields, Status};
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// A request: which object, and the bytes of its content.
+/// A request: the object and the bytes of its content.
 type Request = (u32, u64);
 
-/// Random numbers that a seed decides (splitmix64).
+/// Deterministic random numbers (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Ranks by Zipf's law with this exponent.
+/// Ranks distributed by Zipf's law with this exponent.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -53,14 +53,14 @@ impl Zipf {
     }
 }
 
-/// Sizes between 1 and 512 KiB, small ones more often, as web objects have them.
+/// Returns a size between 1 and 512 KiB, more often a small one, like those of web objects.
 fn size(object: u32) -> u64 {
     let mut random = Random(u64::from(object) ^ 0x5151);
     random.next();
     ((random.unit() * 6.2).exp2() * (0.5 + random.unit()) * KIB as f64 * 1.5) as u64 + 200
 }
 
-/// Popular objects, and now and then a crawler that reads every object of a list once.
+/// Popular objects, and occasionally a crawler that requests every object of a list once.
 fn zipf_with_scans(exponent: f64, seed: u64) -> Vec<Request> {
     let (zipf, mut random) = (Zipf::new(50_000, exponent), Random(seed));
     let mut trace = Vec::new();
@@ -76,7 +76,7 @@ fn zipf_with_scans(exponent: f64, seed: u64) -> Vec<Request> {
     trace
 }
 
-/// Half of the objects are asked for once; the popular ones change with time, and so do their sizes.
+/// Half of the objects are requested once; the popular ones and their sizes change with time.
 fn one_hit_wonders(seed: u64) -> Vec<Request> {
     let (zipf, mut random) = (Zipf::new(20_000, 0.9), Random(seed));
     let mut once = 1_000_000;
@@ -92,7 +92,7 @@ fn one_hit_wonders(seed: u64) -> Vec<Request> {
         .collect()
 }
 
-/// LRU, exact, with the store's own weights.
+/// Exact LRU with the store's weights.
 #[derive(Default)]
 struct Lru {
     used: HashMap<u32, (u64, u64)>,
@@ -119,12 +119,12 @@ impl Lru {
     }
 }
 
-/// Content of any length, in pieces that all objects share.
+/// Contents of any length, made of shared pieces.
 struct Contents(Vec<Arc<[u8]>>);
 
 impl Contents {
     fn new() -> Contents {
-        // Powers of two make every length.
+        // Powers of two combine to any length.
         Contents((0..21).map(|bit| vec![b'x'; 1 << bit].into()).collect())
     }
 
@@ -149,7 +149,7 @@ fn key(object: u32) -> String {
     format!("http://example.com/some/path/{object}")
 }
 
-/// The store of this crate.
+/// Returns the hit rate of this crate's store.
 fn ours(trace: &[Request], bytes_max: u64, contents: &Contents) -> f64 {
     let limits = StoreLimits { bytes_max, ..StoreLimits::default() };
     let cache = Cache::new(limits, Arc::new(|_, _| {}));

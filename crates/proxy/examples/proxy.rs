@@ -1,7 +1,7 @@
-//! A proxy and nothing else, for measuring what a hop costs.
+//! A minimal proxy for measuring the cost of a hop.
 //!
-//! `cargo run --release -p komainu-proxy --example proxy LISTEN UPSTREAM…`, where LISTEN is an address with a port, and
-//! an UPSTREAM is `http://HOST:PORT`, `https://HOST:PORT` (any certificate) or `unix:PATH`.
+//! `cargo run --release -p komainu-proxy --example proxy LISTEN UPSTREAM…`, where LISTEN is an address with a
+//! port, and an UPSTREAM is `http://HOST:PORT`, `https://HOST:PORT` (any certificate) or `unix:PATH`.
 #![allow(clippy::print_stdout)]
 
 use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};

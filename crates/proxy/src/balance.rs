@@ -5,18 +5,19 @@ use crate::hash::mix;
 /// A server, as the load balancer sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its share of the requests; 0 if it must not be chosen.
+    /// Share of the requests; 0 if the server must not be chosen.
     pub weight: u32,
-    /// Requests under way on it.
+    /// Requests under way on the server.
     pub load: u32,
-    /// A hash of its URL: the same after a restart, and on every machine.
+    /// Hash of the server's URL: stable across restarts and machines.
     pub id: u64,
 }
 
-/// Smooth weighted round robin: servers come in turn, and one with more weight more often but not in a row.
+/// Smooth weighted round robin, as in nginx: a server with a higher weight comes more often, but not in a
+/// row.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// The current weight of each server, as nginx calls it: the server with the highest one is next.
+    /// Current weight of each server (nginx's `current_weight`); the server with the highest one is next.
     credit: Vec<i64>,
 }
 
@@ -43,7 +44,7 @@ impl Turns {
     }
 }
 
-/// The one with the fewest requests for its weight; among equals the first from `start` on.
+/// Returns the server with the fewest requests for its weight; ties go to the first one from `start` on.
 #[must_use]
 pub fn least(candidates: &[Candidate], start: usize) -> Option<usize> {
     let count = candidates.len();
@@ -63,7 +64,7 @@ pub fn two_choices(candidates: &[Candidate], random: u64) -> Option<usize> {
     Some(if is_less_busy(&candidates[second], &candidates[first]) { second } else { first })
 }
 
-/// Picks by weight, `without` one of them.
+/// Picks a server at random by weight, excluding `without`.
 fn pick(candidates: &[Candidate], random: u64, total: u64, without: usize) -> Option<usize> {
     let mut at = random.checked_rem(total)?;
     for (index, candidate) in candidates.iter().enumerate() {
@@ -76,8 +77,8 @@ fn pick(candidates: &[Candidate], random: u64, total: u64, without: usize) -> Op
     None
 }
 
-/// Weighted rendezvous hashing: the same key selects the same server. When a server is removed, only its keys move;
-/// when one is added, only the keys move that it now owns.
+/// Weighted rendezvous hashing: the same key selects the same server. Removing a server moves only its own
+/// keys; adding one moves only the keys that it takes over.
 #[must_use]
 pub fn by_key(candidates: &[Candidate], key: u64) -> Option<usize> {
     let score = |candidate: &Candidate| {

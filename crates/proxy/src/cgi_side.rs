@@ -1,4 +1,5 @@
-//! A request to a server that speaks FastCGI, uwsgi or SCGI: a connection, and what makes its bytes a response of HTTP.
+//! A request to a FastCGI, uwsgi or SCGI server: the connection, and the conversion of its bytes to an HTTP
+//! response.
 
 use std::rc::Rc;
 
@@ -13,60 +14,62 @@ use crate::failure::AttemptFailure;
 use crate::options::CgiProtocol;
 use crate::upstream_connection::{InputOutcome, UpstreamConnection};
 
-/// The most bytes of error messages that are read of one request.
+/// Maximum bytes of error messages read for one request.
 const ERRORS_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The most bytes of error messages of one request that are logged.
+/// Maximum bytes of error messages logged for one request.
 const LOGGED_BYTES_MAX: usize = 8 * 1024;
-/// The most bytes of one line in the log.
+/// Maximum bytes of one line in the log.
 const LINE_BYTES_MAX: usize = 2 * 1024;
-/// The most bytes of a body that has ended, or that the response does not have, which are read for the connection's sake.
+/// Maximum bytes read and dropped after the end of the content, so that the connection can be kept.
 const EXCESS_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that are no response, after which other tasks run.
+/// Number of bytes outside the response's content after which other tasks run.
 const NOISE_BYTES: usize = 256 * 1024;
 
-/// What gets the lines of an upstream's error messages.
+/// Callback that receives the lines of an upstream's error messages.
 pub(crate) type ErrorSink = Rc<dyn Fn(&str)>;
 
-/// A connection that carries one request now.
+/// A connection to a server of the CGI family that carries one request.
 pub(crate) struct CgiSide {
     pub(crate) connection: UpstreamConnection,
     protocol: CgiProtocol,
     records: FastCgiReader,
     head: ResponseHeadReader,
-    /// The response's head as HTTP/1 writes it.
+    /// Response head, converted to HTTP/1.
     head_bytes: Vec<u8>,
     /// Bytes of the response at the beginning of the input.
     content: usize,
-    /// When some of them were last received, by the core's clock; 0 while none were. Error messages are no part of the response.
+    /// Time at which content was last received, by the core's clock; 0 before the first. Error messages do
+    /// not count.
     pub(crate) content_ms: u64,
-    /// Bytes of the last step, which are consumed with the next one.
+    /// Bytes of the last step, consumed at the beginning of the next one.
     consumed: usize,
-    /// Content of the last step.
+    /// Content of the last step, as a range of the input.
     data: Span,
-    /// The application has ended the response.
+    /// Whether the application has ended the response.
     ended: bool,
-    /// The request's body is complete; its end has been passed on.
+    /// Whether the request's body is complete and its end has been sent.
     finished: bool,
     input_ended: bool,
-    /// Bytes received for nothing since the last step, and in all.
+    /// Bytes outside the content received since the last step (`noise`), and after the end of the content
+    /// (`excess`).
     noise: usize,
     excess: usize,
     errors: ErrorLines,
 }
 
-/// What a response brings next.
+/// Result of [`CgiSide::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CgiStep {
     Pending,
     Head,
     Data,
     End,
-    /// Much was read that is no response: others have their turn.
+    /// Many bytes outside the content were read; the caller lets other tasks run.
     Noise,
 }
 
 impl CgiSide {
-    /// A request with these variables, on its way. `keep` asks that the connection stays open.
+    /// Starts a request with these variables. `keep` asks the server to keep the connection open.
     ///
     /// # Errors
     /// The protocol cannot carry the variables.
@@ -104,7 +107,8 @@ impl CgiSide {
 
     // ---- the request's body ----
 
-    /// Adds bytes of the body; a large piece is sent from where it stands, as far as the upstream takes it now.
+    /// Adds bytes of the body. A large piece is sent without copying, as far as the upstream accepts it
+    /// immediately.
     pub(crate) fn offer(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.protocol != CgiProtocol::FastCgi {
             return self.connection.offer(bytes);
@@ -117,7 +121,7 @@ impl CgiSide {
         Ok(())
     }
 
-    /// Adds bytes of the body, which are sent later.
+    /// Appends bytes of the body to the output, to be sent later.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let out = &mut self.connection.buffers.out;
         for part in bytes.chunks(usize::from(u16::MAX) - 7) {
@@ -128,7 +132,7 @@ impl CgiSide {
         }
     }
 
-    /// The body is complete.
+    /// Marks the body as complete.
     pub(crate) fn finish(&mut self) {
         if self.protocol == CgiProtocol::FastCgi {
             fastcgi::end_body(&mut self.connection.buffers.out);
@@ -139,7 +143,7 @@ impl CgiSide {
         }
     }
 
-    /// Sends what the upstream takes now; true where nothing is left.
+    /// Sends as much output as the upstream accepts; true if nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         let flushed = self.connection.try_flush()?;
         if flushed && self.finished {
@@ -148,7 +152,7 @@ impl CgiSide {
         Ok(flushed)
     }
 
-    /// A program reads its input to the end.
+    /// Closes the sending side for a program, which reads its input to the end.
     fn end_input(&mut self) {
         if self.protocol == CgiProtocol::Program && !std::mem::replace(&mut self.input_ended, true) {
             self.connection.link.shutdown_write();
@@ -157,36 +161,36 @@ impl CgiSide {
 
     // ---- the response ----
 
-    /// The head of the last step.
+    /// Head returned by the last step.
     pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
         (&self.connection.buffers.machine.head, &self.head_bytes)
     }
 
-    /// Content of the last step.
+    /// Content returned by the last step.
     pub(crate) fn data(&self) -> &[u8] {
         self.data.of(self.connection.buffers.input.rest())
     }
 
-    /// What its own buffers hold of memory.
+    /// Returns the memory held by this side's own buffers, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.head.held_bytes() + self.head_bytes.capacity() + self.errors.line.capacity()
     }
 
-    /// Whether the connection can carry another request; looked at after the response.
+    /// Whether the connection can carry another request; valid after the response.
     pub(crate) fn is_done(&self) -> bool {
         self.protocol == CgiProtocol::FastCgi && self.ended && self.records.is_at_rest()
     }
 
-    /// Whether the response has all the content that it announces, though the server has not ended it: it may be at work for a
-    /// while.
+    /// Whether the response has all the content that it announces although the server has not ended it: the
+    /// application may continue to run.
     pub(crate) fn is_unended(&self) -> bool {
         !self.ended && self.connection.buffers.machine.body().is_some_and(Body::is_end)
     }
 
-    /// What comes next; what the step before returned is done with.
+    /// Returns the next part of the response and consumes the bytes of the step before.
     ///
     /// # Errors
-    /// The response is invalid, or it ends before its end.
+    /// The response is invalid or truncated.
     pub(crate) fn step(&mut self, method: Method, limits: &Limits) -> Result<CgiStep, AttemptFailure> {
         self.consume(self.consumed);
         self.consumed = 0;
@@ -230,7 +234,7 @@ impl CgiSide {
         self.content -= len.min(self.content);
     }
 
-    /// Finds the next bytes of the response in the input.
+    /// Finds the next content in the input.
     fn next_content(&mut self) -> Result<(), AttemptFailure> {
         if self.protocol != CgiProtocol::FastCgi {
             self.content = self.connection.buffers.input.rest().len();
@@ -266,7 +270,7 @@ impl CgiSide {
         Ok(())
     }
 
-    /// A step of the bytes of the response that are here; `None` where they bring none.
+    /// Parses the content at hand; `None` if more bytes are needed.
     fn take_content(&mut self, method: Method, limits: &Limits) -> Result<Option<CgiStep>, AttemptFailure> {
         let buffers = &mut *self.connection.buffers;
         let content = &buffers.input.rest()[..self.content];
@@ -285,7 +289,8 @@ impl CgiSide {
             self.consume(len);
             self.noise += len;
             self.excess += len;
-            // Of a response without content that much is read and dropped; then the connection is not used again.
+            // Content after the end of the response is dropped up to this limit; then the connection is not
+            // reused.
             self.ended |= self.excess > EXCESS_BYTES_MAX;
             return Ok(None);
         }
@@ -305,12 +310,12 @@ impl CgiSide {
         }
     }
 
-    /// The head is whole.
+    /// Parses the complete head as HTTP/1.
     fn begin(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
         let is_fastcgi = self.protocol == CgiProtocol::FastCgi;
         self.head_bytes =
             self.head.into_http(is_fastcgi, limits.lenient_heads).map_err(AttemptFailure::Invalid)?;
-        // Lines may be a little longer than they came.
+        // Converted lines can be slightly longer than the received ones.
         let limits = Limits { head_bytes_max: limits.head_bytes_max.max(self.head_bytes.len()), ..*limits };
         let fed = self.connection.buffers.machine.feed(&self.head_bytes, method, &limits);
         let fed = fed.map_err(|reject| self.connection.refused_head(reject.reason, &self.head_bytes))?;
@@ -320,7 +325,7 @@ impl CgiSide {
         }
     }
 
-    /// The response has ended.
+    /// Ends the response.
     fn end(&mut self) -> Result<CgiStep, AttemptFailure> {
         if !self.connection.has_begun() {
             return Err(AttemptFailure::Invalid("the upstream's response has no head"));
@@ -339,17 +344,17 @@ impl CgiSide {
     }
 }
 
-/// The error messages of a request, on their way to the log line by line.
+/// Error messages of a request, logged line by line.
 struct ErrorLines {
     sink: Option<ErrorSink>,
-    /// The line that has begun.
+    /// The incomplete last line.
     line: Vec<u8>,
     read: usize,
     logged: usize,
 }
 
 impl ErrorLines {
-    /// Takes bytes; false where there were too many.
+    /// Takes bytes of error messages; false if the limit is exceeded.
     fn take(&mut self, bytes: &[u8]) -> bool {
         self.read += bytes.len();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {

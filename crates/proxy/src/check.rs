@@ -14,8 +14,8 @@ use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
-/// Checks a server once; true if it is healthy, an error if it has not answered. `None` if no connection could be opened
-/// because this machine lacks descriptors or ports.
+/// Checks a server once. True if it is healthy; an error if it did not answer. `None` if no connection could
+/// be opened because this machine lacks descriptors or ports.
 pub(crate) async fn probe(
     core: &Core,
     options: &GroupOptions,
@@ -39,7 +39,7 @@ pub(crate) async fn probe(
     };
     let Probe::Get { path, host, first, last } = &check.probe else { return Some(Ok(true)) };
     let host = host.as_deref().unwrap_or(&upstream.authority);
-    // A server whose heads pass on routes is healthy.
+    // Health checks accept the same heads as routes do.
     let limits = options.head();
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
     let side = match options.servers[server].protocol {
@@ -67,7 +67,8 @@ pub(crate) async fn probe(
     Some(answered.map(|()| (*first..=*last).contains(&request.head().0.status.code())))
 }
 
-/// The request to a server of the CGI family. The path is that of a script, which PHP-FPM compares with its `ping.path`.
+/// Builds a request to a server of the CGI family. The path is passed as the script's, because PHP-FPM
+/// compares that with its `ping.path`.
 fn cgi(
     connection: UpstreamConnection,
     protocol: CgiProtocol,
@@ -98,7 +99,7 @@ fn cgi(
     Ok(UpstreamSide::Cgi(Box::new(side)))
 }
 
-/// The request on a connection made for it, which ends with its stream.
+/// Sends a request on a new HTTP/2 connection that carries only this stream.
 fn stream(link: Link, path: &str, host: &str, is_tls: bool, head: Limits) -> Option<UpstreamSide> {
     let connection = H2Link::start(link, &H2Options { head, ..H2Options::default() }, || ());
     let request = H2Request {

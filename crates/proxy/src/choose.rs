@@ -18,21 +18,22 @@ use crate::options::{Balance, HashKey};
 use crate::shared::GroupShared;
 use crate::template::TemplateContext;
 
-/// Whoever sends a request to a group: a client, by its exchange, or this server itself.
+/// The originator of a request to a group: a client's exchange, or this server itself.
 pub(crate) trait Requester {
-    /// The request, as a server of this authority gets it.
+    /// Returns the template context of the request for a server with this authority.
     fn context<'x>(&'x self, upstream: &'x str) -> TemplateContext<'x>;
 
-    /// Its method.
+    /// Returns the request method.
     fn method(&self) -> Method;
 
     /// Whether the response has begun, so that it is too late for another attempt.
     fn has_begun(&self) -> bool;
 
-    /// Whether nobody waits for the response any more; if not, whoever polls with `cx` is woken when that changes.
+    /// Whether the client has left, so that the response is no longer needed. If not, the task of `cx` is
+    /// woken when that changes.
     fn poll_left(&self, cx: &Context<'_>) -> bool;
 
-    /// Both ends of the client's connection, where it has addresses.
+    /// Both ends of the client's connection; `None` if it has no addresses.
     fn endpoints(&self) -> Option<Endpoints>;
 }
 
@@ -61,7 +62,7 @@ impl Requester for Exchange<'_> {
     }
 }
 
-/// One core's state of the load balancer.
+/// Load balancer state of one core.
 #[derive(Debug)]
 pub(crate) struct Balancer {
     turns: RefCell<Turns>,
@@ -98,7 +99,7 @@ pub(crate) struct NoServer {
 }
 
 impl Balancer {
-    /// `seed` must differ from core to core.
+    /// Creates a balancer. `seed` must differ from core to core.
     pub(crate) fn new(seed: u64) -> Balancer {
         Balancer { turns: RefCell::default(), candidates: RefCell::default(), dice: Cell::new(seed) }
     }
@@ -108,15 +109,15 @@ impl Balancer {
         mix(self.dice.get())
     }
 
-    /// The server of a group that has nothing to choose, if it is in service.
+    /// Returns the only server of a group without a choice, if it is in service.
     #[inline]
     pub(crate) fn alone<'s>(&self, shared: &'s GroupShared, core: &'s Core) -> Option<Selection<'s>> {
         let serves = shared.alone && shared.standing(0, core.now_ms()) != ServerState::Down;
         serves.then(|| Selection { shared, core, server: 0, probes: Cell::new(false), cookie: None })
     }
 
-    /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to `queue_ms` in the
-    /// queue. Servers `tried` before come last.
+    /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to
+    /// `queue_ms` in the queue. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s GroupShared,
@@ -150,7 +151,8 @@ impl Balancer {
         }
         let usable = |server: usize| shared.is_usable(server, core.now_ms());
         let mut too_long = pin!(core.sleep(queue_ms));
-        // The request of a client that has left leaves the queue, or a thousand of them would keep the queue full.
+        // A request whose client has left must leave the queue; otherwise abandoned requests could keep the
+        // queue full.
         let over = poll_fn(|context| match x.poll_left(context) {
             true => Poll::Ready(NoPlace::Left),
             false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
@@ -164,7 +166,7 @@ impl Balancer {
         })
     }
 
-    /// A server whose ejection has ended and that no request probes yet.
+    /// Claims a server whose ejection has ended and that no request probes yet.
     fn probe(&self, shared: &GroupShared, now_ms: u64, tried: &[usize]) -> Option<usize> {
         (0..shared.count()).find(|&server| {
             !tried.contains(&server)
@@ -174,7 +176,7 @@ impl Balancer {
         })
     }
 
-    /// The server that is drained for all but its own clients, of which this is one.
+    /// Returns a draining server that still serves this client because of its sticky cookie.
     fn known(&self, shared: &GroupShared, x: &impl Requester, tried: &[usize]) -> Option<usize> {
         let Balance::Sticky { cookie } = &shared.options.balance else { return None };
         let drained = |server: &usize| shared.servers[*server].health.serves_known();
@@ -193,8 +195,8 @@ impl Balancer {
             return Picked::Server(server, None);
         }
         let mut candidates = self.candidates.borrow_mut();
-        // The order: servers in service; backups; ejected servers, which may have recovered and are better than one that has
-        // just failed this request; finally servers tried before.
+        // Order of preference: servers in service; backups; ejected servers, which may have recovered and are
+        // preferred to one that has just failed this request; servers tried before.
         let mut busy = false;
         for (fallback, backup, again) in [
             (false, false, false),
@@ -264,7 +266,7 @@ impl Balancer {
 /// The result of a choice.
 enum Picked {
     Server(usize, Option<String>),
-    /// Those that could be asked are at their limits.
+    /// All eligible servers are at their limits.
     Busy,
     None,
 }
@@ -304,7 +306,7 @@ fn from_hex(text: &[u8]) -> Option<u64> {
 }
 
 impl Selection<'_> {
-    /// Whether it sees if a server that was ejected is back.
+    /// Whether this request probes a server after its ejection.
     pub(crate) fn is_probe(&self) -> bool {
         self.probes.get()
     }

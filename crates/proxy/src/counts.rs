@@ -1,4 +1,4 @@
-//! What is counted of each upstream server: on each core in counters of its own, summed when they are read.
+//! Counters of each upstream server: one set per core, summed when read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,28 +6,28 @@ use net::{Counter, DurationHistogram};
 
 use crate::failure::AttemptFailure;
 
-/// Why attempts fail, in the order of their counters.
+/// Reasons of failed attempts, in the order of their counters.
 pub const FAILURE_REASONS: [&str; 7] =
     ["connect", "timeout", "closed", "invalid", "status", "refused", "resources"];
 
-/// What one core has counted of one upstream server.
+/// Counters of one upstream server on one core.
 #[derive(Debug, Default)]
 pub struct UpstreamCounters {
-    /// Requests sent to it, each attempt by itself.
+    /// Requests sent to the server; each attempt counts.
     pub requests: Counter,
-    /// Those that are over, in whatever way.
+    /// Requests that have ended, successfully or not.
     pub ended: Counter,
-    /// Its responses by the first digit of their statuses, from 1 to 5; others at 0.
+    /// Responses by the first digit of the status, 1 to 5; any other at index 0.
     pub statuses: [Counter; 6],
-    /// Attempts that failed, by [`FAILURE_REASONS`].
+    /// Failed attempts, by [`FAILURE_REASONS`].
     pub failures: [Counter; FAILURE_REASONS.len()],
     /// Failed attempts that were followed by another one.
     pub retries: Counter,
-    /// How often it was ejected.
+    /// Ejections of the server.
     pub ejections: Counter,
-    /// How long it took to connect, TLS handshake included. Its count is that of the connections.
+    /// Time to connect, TLS handshake included. The histogram's count is the number of connections.
     pub connect: DurationHistogram,
-    /// From the end of connecting to the head of the response.
+    /// Time from the end of connecting to the response head.
     pub head: DurationHistogram,
 }
 
@@ -41,7 +41,7 @@ impl UpstreamCounters {
             AttemptFailure::Refused(_) => 4,
             AttemptFailure::Unprocessed => 5,
             AttemptFailure::Starved => 6,
-            // A closed kept connection, and what is not the server's.
+            // A closed kept connection, or a failure that is not the server's, is not counted.
             AttemptFailure::Stale | AttemptFailure::Ours(_) => return,
         };
         self.failures[reason].add(1);
@@ -55,8 +55,8 @@ pub(crate) struct UpstreamCounts(Mutex<AllCores>);
 #[derive(Debug, Default)]
 struct AllCores {
     all: Vec<Arc<UpstreamCounters>>,
-    /// Those that no core writes now: the next one continues them, so that nothing is lost and there are never more than cores
-    /// at once.
+    /// Counters that no core uses at present. They are reused, so that no count is lost and there are never
+    /// more sets than cores at a time.
     free: Vec<Arc<UpstreamCounters>>,
 }
 
@@ -65,7 +65,7 @@ impl UpstreamCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counters for one core, which returns them by [`UpstreamCounts::release`].
+    /// Takes the counters for one core, which returns them with [`UpstreamCounts::release`].
     pub(crate) fn take(&self) -> Arc<UpstreamCounters> {
         let mut cores = self.all_cores();
         cores.free.pop().unwrap_or_else(|| {

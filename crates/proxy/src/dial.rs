@@ -1,4 +1,4 @@
-//! Connections to servers, made.
+//! Opens connections to upstream servers.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -12,23 +12,24 @@ use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, UpstreamAddress};
 use crate::shared::Upstream;
 
-/// The server has not agreed to HTTP/2.
+/// Failure for a server that does not negotiate HTTP/2.
 const NO_HTTP2: AttemptFailure = AttemptFailure::Connect("the upstream does not offer HTTP/2 (ALPN)");
 
-/// The reason where this process may not connect to a Unix socket.
+/// Reason reported when this process lacks permission to connect to a Unix socket.
 pub const SOCKET_FORBIDDEN: &str = "the upstream's socket may not be opened";
 
-/// How a connection begins.
+/// Parameters of a new connection.
 pub(crate) struct DialOptions<'d> {
-    /// Which of several addresses is tried first.
+    /// Index of the address to try first, if there are several.
     pub(crate) turn: usize,
-    /// What is written before everything else.
+    /// Bytes sent before anything else, such as a PROXY protocol header.
     pub(crate) preface: &'d [u8],
-    /// Whether it is for HTTP/2.
+    /// Whether HTTP/2 is required.
     pub(crate) http2: bool,
 }
 
-/// Connects to a server: resolves, tries its addresses, writes the preface, shakes hands.
+/// Connects to a server: resolves the name, tries the addresses, sends the preface, performs the TLS
+/// handshake.
 pub(crate) async fn dial(
     core: &Core,
     options: &GroupOptions,
@@ -69,7 +70,7 @@ pub(crate) async fn dial(
     })
 }
 
-/// What `future` gives, or `None` at the deadline.
+/// Returns the output of `future`, or `None` at the deadline.
 pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut late) = (pin!(future), pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms()))));
     poll_fn(|context| match future.as_mut().poll(context) {
@@ -79,11 +80,12 @@ pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future
     .await
 }
 
-/// What runs beside the making of a connection and the wait for its first answer; `None` where nothing does any more.
+/// A future that runs while a connection is opened and awaits its first response; `None` once it has
+/// finished.
 pub(crate) type Beside<'p> = RefCell<Option<Pin<Box<dyn Future<Output = ()> + 'p>>>>;
 
-/// Runs `future`, and `other` beside it for as long as there is one.
-/// The future is passed by reference: by value it would stand twice in that of every request.
+/// Runs `future`, and `other` concurrently until it finishes. `future` is passed by reference, because by
+/// value it would be stored twice in the future of every request.
 pub(crate) async fn beside<T>(other: &Beside<'_>, mut future: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|context| {
         let mut running = other.borrow_mut();
@@ -96,7 +98,7 @@ pub(crate) async fn beside<T>(other: &Beside<'_>, mut future: Pin<&mut impl Futu
     .await
 }
 
-/// Tries one address after the other, each with its share of the time.
+/// Tries the addresses one after the other, each with an equal share of the remaining time.
 async fn connect_any(
     core: &Core,
     addresses: &[SocketAddr],
@@ -126,7 +128,7 @@ async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result
     Ok(())
 }
 
-/// Why there is no connection.
+/// Converts a connect fault to a failure.
 fn failure(fault: Fault) -> AttemptFailure {
     use std::io::ErrorKind;
     match fault {
@@ -145,7 +147,7 @@ fn failure(fault: Fault) -> AttemptFailure {
     }
 }
 
-/// Our own want, not the server's fault.
+/// Whether the error code means that this machine lacks resources, which is not the server's fault.
 fn is_exhaustion(code: i32) -> bool {
     // ENFILE, EMFILE, EADDRNOTAVAIL on Linux.
     [23, 24, 99].contains(&code)

@@ -1,4 +1,4 @@
-//! What can go wrong between a request and its response.
+//! Failures between a request and its response.
 
 use http::{Reject, Status};
 use net::Fault;
@@ -8,13 +8,15 @@ use net::Fault;
 pub(crate) enum AttemptFailure {
     /// The connection could not be opened.
     Connect(&'static str),
-    /// This machine has no file descriptor or local port left for a connection.
+    /// The machine has no file descriptor or local port left for a connection.
     Starved,
     /// The connection was not open within `connect_ms`.
     ConnectSlow,
-    /// The upstream closed a kept connection before the first byte of a response, most likely while it was idle.
+    /// The upstream closed a kept connection before the first byte of a response, most likely while it was
+    /// idle.
     Stale,
-    /// The upstream refused to process the request (HTTP/2: REFUSED_STREAM, GOAWAY): it may be sent again, whatever its method.
+    /// The upstream refused to process the request (REFUSED_STREAM or GOAWAY of HTTP/2, FCGI_OVERLOADED): it
+    /// may be sent again, whatever its method.
     Unprocessed,
     /// The connection broke before the response head was complete.
     Cut,
@@ -22,7 +24,7 @@ pub(crate) enum AttemptFailure {
     Slow,
     /// The bytes received are not a valid HTTP response.
     Invalid(&'static str),
-    /// The response head has a fault that `lenient_heads` repairs: which, and where in the head it is.
+    /// The response head has an error that `lenient_heads` repairs: the reason, and the place in the head.
     Repairable(&'static str, Box<str>),
     /// The response has a status that `retry.statuses` lists.
     Refused(Status),
@@ -32,19 +34,20 @@ pub(crate) enum AttemptFailure {
     Ours(Fault),
 }
 
-/// The reason of a failure that comes after the head, where no more than a fixed text is reported.
+/// Reason for a failure in a trailer, after the head: a fixed text, because only that is reported at this
+/// point.
 const SPACED_TRAILER: &str = "space before colon in a trailer field, which lenient_heads = true repairs";
-/// The most bytes of a field's name that are shown.
+/// Maximum bytes shown of a field's name.
 const NAME_BYTES_SHOWN: usize = 64;
 
 impl AttemptFailure {
-    /// The failure for a response head that was refused for `reason`, on the line of that field.
+    /// Returns the failure for a response head refused for `reason`, on the line of `field`.
     #[cold]
     pub(crate) fn of_head(reason: &'static str, field: Option<&[u8]>) -> AttemptFailure {
         if !Reject::is_repairable(reason) {
             return AttemptFailure::Invalid(reason);
         }
-        // A repeated field is known once the whole head is.
+        // A repeated field is detected only when the whole head is parsed, so `field` does not name it.
         let field =
             if reason == Reject::REPEATED_LENGTH.reason { Some(&b"Content-Length"[..]) } else { field };
         let place = match field {
@@ -57,14 +60,14 @@ impl AttemptFailure {
         AttemptFailure::Repairable(reason, place.into())
     }
 
-    /// The failure for a body, with its trailers, that was refused for `reason`.
+    /// Returns the failure for a body or trailer section refused for `reason`.
     #[cold]
     pub(crate) fn of_body(reason: &'static str) -> AttemptFailure {
         let is_repairable = reason == Reject::SPACED_COLON.reason;
         AttemptFailure::Body(if is_repairable { SPACED_TRAILER } else { reason })
     }
 
-    /// Where a response head has the fault that `lenient_heads` repairs, if that is the failure.
+    /// Returns the place in the head that `lenient_heads` would repair, for [`AttemptFailure::Repairable`].
     pub(crate) fn repairable(&self) -> Option<&str> {
         match self {
             AttemptFailure::Repairable(_, place) => Some(place),
@@ -72,8 +75,8 @@ impl AttemptFailure {
         }
     }
 
-    /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does a lack of
-    /// descriptors or ports on this machine.
+    /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does
+    /// a lack of descriptors or ports on this machine.
     pub(crate) fn is_the_servers(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,5 @@
-//! The limit on concurrent requests of each server, over all cores, and the queue of requests that wait for a server.
+//! The limit on concurrent requests of each server, over all cores, and the queue of requests that wait for a
+//! server.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -7,10 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// The number of requests under way on each server, the limits, and the queue.
+/// Requests under way on each server, their limits, and the queue.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
-    /// The most concurrent requests of each server; 0 for no limit.
+    /// Maximum concurrent requests of each server; 0 for no limit.
     limits: Vec<u32>,
     taken: Vec<TakenCount>,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
@@ -18,7 +19,7 @@ pub struct ConnectionLimiter {
     waiting_max: usize,
 }
 
-/// On its own cache line, because every core writes it.
+/// Number of requests under way on one server. Aligned to cache lines, because every core writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TakenCount(AtomicU32);
@@ -42,14 +43,15 @@ enum WaitState {
 pub enum NoPlace {
     /// The queue is full.
     Full,
-    /// The request waited for the longest time allowed.
+    /// The request waited for the maximum time.
     TooLong,
     /// The client closed its connection while its request waited.
     Left,
 }
 
 impl ConnectionLimiter {
-    /// A limiter for servers with these limits, and one queue of at most `waiting_max` requests for all of them.
+    /// Creates a limiter for servers with these limits and one queue of at most `waiting_max` requests for
+    /// all of them.
     #[must_use]
     pub fn new(limits: Vec<u32>, waiting_max: usize) -> ConnectionLimiter {
         let taken = limits.iter().map(|_| TakenCount::default()).collect();
@@ -62,13 +64,13 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Requests in the queue.
+    /// Returns the number of requests in the queue.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Requests under way on a server.
+    /// Returns the number of requests under way on a server.
     #[must_use]
     pub fn load(&self, server: usize) -> u32 {
         self.taken[server].0.load(Ordering::Relaxed)
@@ -81,7 +83,7 @@ impl ConnectionLimiter {
         limit == 0 || (self.load(server) < limit && self.waiting.load(Ordering::SeqCst) == 0)
     }
 
-    /// Counts a request on the server if it is below its limit; false if it is not.
+    /// Counts a request on the server; false if the server is at its limit.
     #[must_use]
     pub fn enter(&self, server: usize) -> bool {
         let limit = self.limits[server];
@@ -93,15 +95,15 @@ impl ConnectionLimiter {
         self.taken[server].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
-    /// Ends a request on the server, and assigns the server to the request that has waited longest. `usable` says which
-    /// servers may get a waiting request.
+    /// Ends a request on the server and assigns the server to the request that has waited longest. `usable`
+    /// selects the servers that may get waiting requests.
     pub fn leave(&self, server: usize, usable: impl Fn(usize) -> bool) {
         self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
-        // Pairs with the check that a waiter makes after it has joined the queue.
+        // Pairs with the check that a waiter makes after joining the queue.
         self.came(usable);
     }
 
-    /// A server is back in service: assigns it to waiting requests.
+    /// Assigns waiting requests to a server that has returned to service.
     pub fn came(&self, usable: impl Fn(usize) -> bool) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.hand_out(&mut self.lock(), usable);
@@ -112,7 +114,7 @@ impl ConnectionLimiter {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Assigns servers to waiting requests while there are both.
+    /// Assigns servers to waiting requests until either runs out.
     fn hand_out(&self, queue: &mut VecDeque<Arc<Waiter>>, usable: impl Fn(usize) -> bool) {
         while !queue.is_empty() {
             let Some(server) = (0..self.limits.len()).find(|&server| usable(server) && self.enter(server))
@@ -136,10 +138,11 @@ impl ConnectionLimiter {
         false
     }
 
-    /// Waits until a usable server is below its limit, in order of arrival, or until `over` returns the reason to stop.
+    /// Waits in order of arrival until a usable server is below its limit, or until `over` returns the reason
+    /// to stop.
     ///
     /// # Errors
-    /// [`NoPlace`].
+    /// [`NoPlace`]: the reason.
     pub async fn wait(
         &self,
         usable: impl Fn(usize) -> bool,
@@ -169,7 +172,7 @@ impl ConnectionLimiter {
         let waiter = Arc::new(Waiter { state: Mutex::new(WaitState::Waiting(waker.clone())) });
         queue.push_back(waiter.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // A request that ended before this one joined the queue has notified no waiter.
+        // A request may have ended before this one joined the queue, and then it has woken no waiter.
         self.hand_out(&mut queue, usable);
         Ok(waiter)
     }
@@ -193,7 +196,7 @@ impl Waiter {
         }
     }
 
-    /// Assigns the server to this request and wakes it; false if it has left the queue.
+    /// Assigns the server to this waiter and wakes it; false if it has left the queue.
     fn grant(&self, server: usize) -> bool {
         let mut state = self.lock();
         if !matches!(*state, WaitState::Waiting(_)) {
@@ -206,7 +209,7 @@ impl Waiter {
     }
 }
 
-/// Leaves the queue when dropped, and releases a server that was assigned but not used.
+/// A place in the queue. Dropping it leaves the queue and releases a server that was assigned but not used.
 struct Waiting<'g, U: Fn(usize) -> bool> {
     gate: &'g ConnectionLimiter,
     waiter: Option<Arc<Waiter>>,
@@ -275,7 +278,7 @@ mod tests {
         let mut gone = Box::pin(gate.wait(|_| true, std::future::pending()));
         let mut next = Box::pin(gate.wait(|_| true, std::future::pending()));
         assert!(poll(&mut gone).is_pending() && poll(&mut next).is_pending());
-        // Granted, but dropped before it could look.
+        // Granted a server, but dropped before polling again.
         gate.leave(0, |_| true);
         drop(gone);
         assert_eq!(poll(&mut next), Poll::Ready(Ok(0)));

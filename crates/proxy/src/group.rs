@@ -27,119 +27,120 @@ use crate::shared::GroupShared;
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
-/// How often kept connections are looked through.
+/// Interval at which kept connections are checked, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
-/// Connections that are made to learn whether a server takes extended CONNECT, where each ends before it has said so.
+/// Maximum connections opened to learn whether a server supports extended CONNECT, if each closes before
+/// sending SETTINGS.
 const CONNECTS_DIALS_MAX: u32 = 2;
 
-/// A core's part of a group: its kept connections, turns and retries in hand. Cheap to clone; they live as long as
-/// the last clone.
+/// Part of a group on one core: kept connections, load balancer and retry budget. Cheap to clone; the
+/// connections live as long as the last clone.
 #[derive(Clone)]
 pub struct Group(pub(crate) Rc<GroupState>);
 
-/// What went wrong between the proxy and a server, for an error log.
+/// An error between the proxy and a server, for an error log.
 #[derive(Clone, Copy, Debug)]
 pub struct UpstreamError<'x> {
-    /// The server's URL; `None` where none could be chosen.
+    /// URL of the server; `None` if none could be chosen.
     pub server: Option<&'x str>,
-    /// Its Unix socket, where it has one.
+    /// Path of the server's Unix socket, if it has one.
     pub socket: Option<&'x Path>,
-    /// What the request asked for, as it came.
+    /// Request target, as received.
     pub target: &'x [u8],
-    /// What happened.
+    /// Reason of the failure.
     pub reason: &'static str,
-    /// Where a response head has a fault that `lenient_heads` repairs, if that has happened.
+    /// Place in the response head of an error that `lenient_heads` would repair.
     pub repairable: Option<&'x str>,
     /// The response to the client; `None` if the request is sent again.
     pub status: Option<Status>,
 }
 
-/// A server is asked no more, or is asked again.
+/// A change of a server's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
-    /// It has failed too often and is left alone for a while.
+    /// Ejected for a time after too many failures.
     Ejected,
-    /// It has answered again.
+    /// Back in service after an ejection: a request succeeded.
     Back,
-    /// Checks have found it ill.
+    /// Out of service: health checks fail.
     Ill,
-    /// Checks have found it well again.
+    /// Back in service: health checks succeed.
     Well,
 }
 
-/// The most connections of a group, on each core, that linger.
+/// Maximum lingering connections of a group on each core.
 const LINGERING_MAX: usize = 64;
 
 /// An event for the error log.
 #[derive(Clone, Copy, Debug)]
 pub enum UpstreamEvent<'x> {
-    /// An attempt has failed before the client was answered.
+    /// An attempt failed before the response to the client began.
     UpstreamError(UpstreamError<'x>),
-    /// Checks have found a server ill, and with `lenient_heads` they would not.
+    /// A health check failed because of an error in the response head that `lenient_heads` would repair.
     RefusedCheck {
-        /// Its URL.
+        /// URL of the server.
         server: &'x str,
-        /// What is wrong with the heads of its responses.
+        /// Error in the response head.
         reason: &'static str,
-        /// Where in the head.
+        /// Place of the error in the head.
         place: &'x str,
     },
-    /// A server's standing has changed.
+    /// A server went out of service or returned to it.
     HealthChange {
-        /// Its URL.
+        /// URL of the server.
         server: &'x str,
-        /// How.
+        /// The change.
         turn: HealthChange,
     },
-    /// A server of the CGI family has sent a line of an error message.
+    /// A server of the CGI family sent a line of error output.
     ErrorLine {
-        /// Its URL.
+        /// URL of the server.
         server: &'x str,
-        /// The line; it may hold control characters.
+        /// The line; it may contain control characters.
         line: &'x str,
     },
-    /// Responses are not moved to temporary files; said once a minute.
+    /// Responses cannot be moved to temporary files; reported at most once a minute.
     Spill {
-        /// Why not.
+        /// Reason.
         why: &'x SpillError,
     },
 }
 
-/// The receiver of events.
+/// Callback that receives events.
 pub type EventSink = Box<dyn Fn(&UpstreamEvent<'_>)>;
 
 /// The state of a group on one core.
 pub(crate) struct GroupState {
     pub(crate) core: Core,
     report: Option<Rc<EventSink>>,
-    /// What gets the error messages of each server; empty where nobody does.
+    /// Receivers of each server's error messages; empty if events are not reported.
     error_sinks: Vec<ErrorSink>,
     pub(crate) shared: Arc<GroupShared>,
-    /// One for each server.
+    /// Pool of each server.
     pools: Vec<Rc<CorePool>>,
-    /// The same, of HTTP/2 connections; empty for servers that are asked over HTTP/1.
+    /// HTTP/2 connections to each server; empty for servers with other protocols.
     h2_pools: Vec<H2Pool>,
-    /// What this core counts of each server.
+    /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
-    /// The URL of each server.
+    /// Display name of each server.
     pub(crate) shown: Vec<Rc<str>>,
     buffers: Rc<UpstreamBuffers>,
     pub(crate) balancer: Balancer,
     pub(crate) budget: Cell<RetryBudget>,
-    /// Connections made: which of several addresses comes first.
+    /// Number of connections opened, which selects the address to try first.
     dialled: Cell<usize>,
-    /// Connections whose servers are at work although their clients have the responses.
+    /// Connections whose responses are delivered but not ended by their servers.
     lingering: Cell<usize>,
 }
 
 impl Group {
-    /// A core's part of a group. The first core also runs the checks.
+    /// Creates a core's part of a group. The first core also runs the health checks.
     #[must_use]
     pub fn new(core: &Core, shared: &Arc<GroupShared>) -> Group {
         Group::build(core, shared, None)
     }
 
-    /// The same, and `report` gets errors and changes of servers.
+    /// Creates a core's part of a group that reports errors and changes of servers to `report`.
     #[must_use]
     pub fn with_events(core: &Core, shared: &Arc<GroupShared>, report: EventSink) -> Group {
         Group::build(core, shared, Some(report))
@@ -177,13 +178,13 @@ impl Group {
         Group(inner)
     }
 
-    /// What it is one core's part of.
+    /// Returns the state shared by all cores.
     #[must_use]
     pub fn shared(&self) -> &Arc<GroupShared> {
         &self.0.shared
     }
 
-    /// Connections to a server kept on this core now.
+    /// Returns the number of connections to a server that this core keeps.
     #[must_use]
     pub fn kept(&self, server: usize) -> usize {
         self.0.pools[server].len() + self.0.h2_pools[server].len()
@@ -191,7 +192,7 @@ impl Group {
 }
 
 impl GroupState {
-    /// The Unix socket of a server, where it has one.
+    /// Returns the path of a server's Unix socket, if it has one.
     pub(crate) fn socket(&self, server: usize) -> Option<&Path> {
         match &self.shared.options.servers[server].at {
             UpstreamAddress::Unix(path) => Some(path),
@@ -206,7 +207,7 @@ impl GroupState {
         }
     }
 
-    /// What gets the error messages of a server of the CGI family.
+    /// Returns the receiver of error messages of a server of the CGI family.
     pub(crate) fn error_sink(&self, server: usize) -> Option<ErrorSink> {
         self.error_sinks.get(server).cloned()
     }
@@ -215,7 +216,8 @@ impl GroupState {
         self.report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
     }
 
-    /// A response head of that status has arrived, `us` after its request was ready to be sent.
+    /// Records a response head with `status`, received `us` microseconds after its request was ready to be
+    /// sent.
     pub(crate) fn answered(&self, selection: &Selection<'_>, status: Status, us: u64, reused: bool) {
         let (counters, ms) = (&self.counters[selection.server], us / 1_000);
         counters.head.observe(us);
@@ -229,14 +231,14 @@ impl GroupState {
         }
     }
 
-    /// A request has succeeded.
+    /// Records a successful request.
     pub(crate) fn succeeded(&self, selection: &Selection<'_>) {
         if selection.succeeded() {
             self.report_change(selection.server, HealthChange::Back);
         }
     }
 
-    /// A request has failed; counts against the server if that is the cause.
+    /// Records a failed request, and counts it against the server if the server is the cause.
     pub(crate) fn failed(&self, selection: &Selection<'_>, failure: &AttemptFailure) {
         self.counters[selection.server].failed(failure);
         if failure.is_the_servers() && selection.failed() {
@@ -252,7 +254,7 @@ impl GroupState {
         UpstreamInUse { _in_use: self.pools[server].use_one(), counters }
     }
 
-    /// A kept connection to a server, if there is one.
+    /// Takes a kept connection to a server, if there is one.
     #[inline]
     pub(crate) fn take_kept(&self, requester: &impl Requester, server: usize) -> Option<UpstreamConnection> {
         if !self.shared.options.keeps_connections() {
@@ -263,8 +265,8 @@ impl GroupState {
         Some(rested.take_up(link, HeldBuffers::take(&self.buffers)))
     }
 
-    /// A connection to a server: a kept one, or, if `is_new`, one made now, open before `deadline_ms`. What is
-    /// returned beside it is to run until the response begins.
+    /// Returns a connection to a server: a kept one or, if there is none or `is_new` is set, a new one,
+    /// opened before `deadline_ms`. The future returned with it must be polled until the response begins.
     pub(crate) async fn connect(
         &self,
         requester: &impl Requester,
@@ -282,17 +284,18 @@ impl GroupState {
             preface::write(&mut preface, version, requester.endpoints());
         }
         let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
-        // Boxed, as it is seldom: what it needs would make the future of every request larger.
+        // Boxed because it is rarely needed and would enlarge the future of every request.
         let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
         let since_us = self.core.now_us();
         let (link, address) = dialling.await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
-        // Only now: what waits for the server's listen queue does not wait for a worker.
+        // Only after connecting: a connection that waits for room in the listen queue does not wait for a
+        // worker.
         let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }
 
-    /// A stream on a connection that others share; on a new connection, open before `deadline_ms`, where none has room.
+    /// Opens a stream on a shared connection, or on a new one, opened before `deadline_ms`, if none has room.
     pub(crate) async fn stream(
         &self,
         server: usize,
@@ -316,7 +319,8 @@ impl GroupState {
         }
     }
 
-    /// Whether the server takes extended CONNECT, as the settings say of a connection that is open, or that is made for this.
+    /// Whether the server supports extended CONNECT, according to its SETTINGS. Opens a connection if there
+    /// is none.
     pub(crate) async fn connects(&self, server: usize, deadline_ms: u64) -> Result<bool, AttemptFailure> {
         let pool = &self.h2_pools[server];
         for _ in 0..CONNECTS_DIALS_MAX {
@@ -333,7 +337,7 @@ impl GroupState {
         pool.connects().ok_or(AttemptFailure::Cut)
     }
 
-    /// Makes a connection for the streams of many.
+    /// Opens a connection whose streams are shared by many requests.
     async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
         let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
         let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
@@ -344,14 +348,15 @@ impl GroupState {
         Ok(())
     }
 
-    /// Which of several addresses comes first.
+    /// Returns the index of the address to try first, if there are several.
     pub(crate) fn turn(&self) -> usize {
         let turn = self.dialled.get();
         self.dialled.set(turn.wrapping_add(1));
         turn
     }
 
-    /// Keeps a connection for the next request, if it can serve one. `sent_whole` says whether the request was sent to its end.
+    /// Keeps a connection for the next request if it can serve one. `sent_whole`: the request was sent
+    /// completely.
     pub(crate) fn put_back(&self, side: UpstreamSide, server: usize, sent_whole: bool) {
         let (options, now_ms) = (&self.shared.options, self.core.now_ms());
         let serves = sent_whole && options.proxy_protocol.is_none();
@@ -361,7 +366,7 @@ impl GroupState {
                 let is_done = side.is_done();
                 side.connection.rest_where(is_done, &options.keep_alive, now_ms)
             }
-            // A stream's connection is kept anyway.
+            // HTTP/2 connections stay in their pool.
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) | UpstreamSide::Stream(_) => None,
         };
         if let Some((link, rested)) = kept {
@@ -369,13 +374,13 @@ impl GroupState {
         }
     }
 
-    /// Whether another connection may wait for the end of a response that its client has.
+    /// Whether another connection may wait for its server to end a response that was delivered to the client.
     pub(crate) fn may_linger(&self) -> bool {
         self.lingering.get() < LINGERING_MAX
     }
 
-    /// Waits for the server to end a response whose content is complete, for at most `timeouts.between`, and keeps the connection
-    /// then. PHP scripts send all that they announce, flush it and work on.
+    /// Waits, for at most `timeouts.between`, until the server ends a response whose content is complete,
+    /// then keeps the connection. PHP scripts can flush all announced content and continue to run.
     pub(crate) fn linger(
         self: &Rc<Self>,
         mut side: UpstreamSide,
@@ -407,7 +412,7 @@ impl GroupState {
         });
     }
 
-    /// Whether a kept connection still goes where its server is.
+    /// Whether a kept connection leads to a current address of its server.
     fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
         self.is_its_address(server, rested.address)
     }
@@ -428,7 +433,7 @@ impl Drop for GroupState {
     }
 }
 
-/// A request to a server, as long as it is under way.
+/// A request under way on a server.
 pub(crate) struct UpstreamInUse<'g> {
     _in_use: InUse<'g>,
     counters: &'g UpstreamCounters,
@@ -440,14 +445,14 @@ impl Drop for UpstreamInUse<'_> {
     }
 }
 
-/// Looks through the kept connections, as long as the proxy lives.
+/// Checks the kept connections periodically, as long as the group exists.
 async fn sweep(inner: Weak<GroupState>, core: Core) {
     loop {
         core.sleep(SWEEP_MS).await;
         let Some(inner) = inner.upgrade() else { return };
         let now_ms = core.now_ms();
         for names in inner.shared.servers.iter().filter_map(|server| server.names.as_ref()) {
-            // Names that nobody has asked for yet are left alone.
+            // A name that was never resolved is not needed yet.
             if !names.known().is_empty() {
                 names.renew(&core, inner.shared.options.resolve_ms);
             }
@@ -463,7 +468,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
     }
 }
 
-/// Checks one server, as long as the proxy lives.
+/// Runs the health checks of one server, as long as the group exists.
 async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };

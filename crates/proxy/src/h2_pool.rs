@@ -1,5 +1,5 @@
-//! The HTTP/2 connections of one core to one server. Requests share the first connection that has room, so that connections which
-//! are not needed become idle and are closed.
+//! HTTP/2 connections of one core to one server. Requests share the first connection that has room, so that
+//! surplus connections become idle and are closed.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -12,25 +12,25 @@ use net::{Core, H2Link, H2Options, H2Request, H2Stream, Link};
 
 use crate::options::GroupOptions;
 
-/// The connections.
+/// Pool of HTTP/2 connections to one server.
 pub(crate) struct H2Pool {
     core: Core,
     options: H2Options,
     links: RefCell<Vec<(H2Link, Option<SocketAddr>)>>,
-    /// A request makes a connection; others wait for it.
+    /// Whether a request is opening a connection that others wait for.
     is_dialling: Cell<bool>,
     waiting: Rc<RefCell<Vec<Waker>>>,
 }
 
-/// The right to make a connection. Who waits for one tries again when it is dropped.
+/// The right to open a connection. Dropping it wakes the requests that wait, which then try again.
 pub(crate) struct Dialling<'p>(&'p H2Pool);
 
 impl H2Pool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub(crate) fn new(core: &Core, group: &GroupOptions) -> H2Pool {
         let keep_alive = &group.keep_alive;
         let options = H2Options {
-            // Routes share a connection.
+            // Connections are shared by routes, so the group's limits apply.
             head: group.head(),
             requests_max: keep_alive.requests_max,
             idle_ms_max: if keep_alive.idle_max == 0 { 0 } else { keep_alive.idle_ms_max },
@@ -45,12 +45,12 @@ impl H2Pool {
         }
     }
 
-    /// Begins a request on the first connection that has room.
+    /// Begins a request on the first connection that has room; `None` if there is none.
     pub(crate) fn request(&self, request: &H2Request<'_>) -> Option<H2Stream> {
         self.links.borrow().iter().find_map(|(link, _)| link.request(request))
     }
 
-    /// The right to make a connection, unless one is being made.
+    /// Acquires the right to open a connection; `None` if one is being opened.
     pub(crate) fn dialling(&self) -> Option<Dialling<'_>> {
         let is_opening = self.links.borrow().iter().any(|(link, _)| link.is_opening());
         if is_opening || self.is_dialling.replace(true) {
@@ -59,18 +59,18 @@ impl H2Pool {
         Some(Dialling(self))
     }
 
-    /// Whether the server takes extended CONNECT; `None` where no connection is open that has its settings.
+    /// Whether the server supports extended CONNECT; `None` if no open connection has received SETTINGS.
     pub(crate) fn connects(&self) -> Option<bool> {
         let links = self.links.borrow();
         links.iter().filter(|(link, _)| !link.is_over()).find_map(|(link, _)| link.connects())
     }
 
-    /// Waits until no connection is being made, nor waits for settings. False at the deadline.
+    /// Waits until no connection is being opened or awaits SETTINGS. False at the deadline.
     pub(crate) async fn settled(&self, deadline_ms: u64) -> bool {
         self.wait(deadline_ms, || self.may_dial()).await
     }
 
-    /// Waits until a request may begin on a connection, or one may be made. False at the deadline.
+    /// Waits until a connection has room for a request, or one may be opened. False at the deadline.
     pub(crate) async fn changed(&self, needs_connect: bool, deadline_ms: u64) -> bool {
         let fits = |link: &H2Link| link.has_room() && (!needs_connect || link.connects() == Some(true));
         let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
@@ -93,19 +93,20 @@ impl H2Pool {
         .await
     }
 
-    /// Adds a connection that was just made.
+    /// Adds a new connection.
     pub(crate) fn add(&self, link: Link, address: Option<SocketAddr>) {
         let waiting = self.waiting.clone();
         let link = H2Link::start(link, &self.options, move || wake(&waiting));
         self.links.borrow_mut().push((link, address));
     }
 
-    /// Forgets connections that take no further request, or that `fits` rejects: their requests end in peace.
+    /// Removes connections that accept no further requests or that `fits` rejects; requests under way
+    /// complete.
     pub(crate) fn sweep(&self, fits: impl Fn(Option<SocketAddr>) -> bool) {
         self.links.borrow_mut().retain(|(link, address)| !link.is_over() && fits(*address));
     }
 
-    /// Connections that take requests.
+    /// Returns the number of connections that accept requests.
     pub(crate) fn len(&self) -> usize {
         self.links.borrow().iter().filter(|(link, _)| !link.is_over()).count()
     }

@@ -1,4 +1,5 @@
-//! A small hash that is the same on every core, machine and day: what a client is sent to depends on it.
+//! A small hash that does not vary between cores, machines or restarts, because clients are assigned to
+//! servers by it.
 
 /// FNV-1a over the bytes, mixed so that every bit of the result depends on every byte.
 #[must_use]
@@ -9,7 +10,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     mix(sum)
 }
 
-/// A number in which every bit depends on every bit of `seed` (splitmix64's finish).
+/// Returns a number in which every bit depends on every bit of `seed` (the finalizer of splitmix64).
 #[must_use]
 pub(crate) const fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,10 +1,11 @@
-//! The health of a server, as its responses and health checks show it, for all cores. The time is an argument.
+//! Health of a server, derived from responses and health checks, shared by all cores. The time is an
+//! argument.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::options::{Ejection, HealthCheck};
 
-/// The percentage of its weight with which a server that is back in service starts (`slow_start`).
+/// Percentage of its weight that a server gets on its return to service (`slow_start`).
 const FIRST_SHARE_PERCENT: u64 = 10;
 
 /// The health of one server.
@@ -14,17 +15,17 @@ pub struct Health {
     failures: AtomicU32,
     /// Consecutive ejections without a successful response between them.
     ejections: AtomicU32,
-    /// When the ejection ends; 0 if the server is not ejected.
+    /// Time at which the ejection ends; 0 if the server is not ejected.
     ejected_until_ms: AtomicU64,
-    /// A request that probes the server after its ejection is under way.
+    /// Whether a request that probes the server after its ejection is under way.
     probed: AtomicBool,
-    /// Health checks have failed; the server is out of service.
+    /// Whether health checks have taken the server out of service.
     ill: AtomicBool,
     /// Consecutive check results that contradict `ill`.
     turning: AtomicU32,
-    /// What an operator has ordered: a [`UpstreamOrder`] by its place in [`UpstreamOrder::ALL`].
+    /// The operator's [`UpstreamOrder`], as an index into [`UpstreamOrder::ALL`].
     order: AtomicU8,
-    /// When the server returned to service; 0 if it was never out of service.
+    /// Time at which the server returned to service; 0 if it was never out of service.
     back_since_ms: AtomicU64,
 }
 
@@ -37,27 +38,27 @@ pub enum ServerState {
     Probe,
     /// Ejected until this time, in milliseconds.
     Ejected(u64),
-    /// Out of service: health checks fail, or the server is being drained.
+    /// Out of service: health checks fail, or an operator has ordered it.
     Down,
 }
 
-/// What an operator has ordered for a server while it runs.
+/// An operator's order for a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpstreamOrder {
-    /// It gets requests as its health allows.
+    /// The server gets requests as its health allows.
     #[default]
     Ready,
-    /// It gets no requests but those of clients whose sticky cookie names it.
+    /// The server gets only requests of clients whose sticky cookie names it.
     Drain,
-    /// It gets none.
+    /// The server gets no requests.
     Down,
 }
 
 impl UpstreamOrder {
-    /// All of them.
+    /// All orders.
     pub const ALL: [UpstreamOrder; 3] = [UpstreamOrder::Ready, UpstreamOrder::Drain, UpstreamOrder::Down];
 
-    /// The word for it: `ready`, `drain` or `down`.
+    /// Returns the order as a word: `ready`, `drain` or `down`.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -69,7 +70,7 @@ impl UpstreamOrder {
 }
 
 impl Health {
-    /// The state at `now_ms`.
+    /// Returns the state at `now_ms`.
     #[must_use]
     pub fn standing(&self, now_ms: u64) -> ServerState {
         match self.order() {
@@ -78,7 +79,8 @@ impl Health {
         }
     }
 
-    /// The state at `now_ms` as responses and health checks show it, whatever an operator has ordered.
+    /// Returns the state at `now_ms` according to responses and health checks, regardless of the operator's
+    /// order.
     #[must_use]
     pub fn condition(&self, now_ms: u64) -> ServerState {
         if self.ill.load(Relaxed) {
@@ -92,8 +94,9 @@ impl Health {
         }
     }
 
-    /// Copies the health of the same server from before a reload: with `ejection` the failures and the ejection, with
-    /// `checks` the results of health checks; always what an operator has ordered. A probe that is under way reports to `other` alone.
+    /// Copies the health of the same server from before a reload: with `ejection` the failures and the
+    /// ejection, with `checks` the results of health checks, and always the operator's order. A probe under
+    /// way reports only to `other`.
     pub fn resume(&self, other: &Health, ejection: bool, checks: bool) {
         if ejection {
             self.failures.store(other.failures.load(Relaxed), Relaxed);
@@ -108,13 +111,13 @@ impl Health {
         self.back_since_ms.store(other.back_since_ms.load(Relaxed), Relaxed);
     }
 
-    /// Claims the probe; true for one caller.
+    /// Claims the probe; true for exactly one caller.
     #[must_use]
     pub fn claim_probe(&self) -> bool {
         self.probed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
     }
 
-    /// The probe ended without a result: another request may probe.
+    /// Releases a probe that ended without a result, so that another request may probe.
     pub fn forget_probe(&self) {
         self.probed.store(false, Relaxed);
     }
@@ -168,13 +171,13 @@ impl Health {
         true
     }
 
-    /// What an operator has ordered.
+    /// Returns the operator's order.
     #[must_use]
     pub fn order(&self) -> UpstreamOrder {
         UpstreamOrder::ALL.get(usize::from(self.order.load(Relaxed))).copied().unwrap_or_default()
     }
 
-    /// Stops new requests to the server, or allows them again. Requests under way continue.
+    /// Sets the operator's order. Requests under way continue.
     pub fn set_order(&self, order: UpstreamOrder, now_ms: u64) {
         let before = self.order.swap(order as u8, Relaxed);
         if before != UpstreamOrder::Ready as u8 && order == UpstreamOrder::Ready {
@@ -182,7 +185,7 @@ impl Health {
         }
     }
 
-    /// Whether a client that the server knows may still ask it: it is drained, and otherwise well.
+    /// Whether clients with a sticky cookie for this server may still use it: it is draining and healthy.
     #[must_use]
     pub fn serves_known(&self) -> bool {
         self.order() == UpstreamOrder::Drain
@@ -190,8 +193,8 @@ impl Health {
             && self.ejected_until_ms.load(Relaxed) == 0
     }
 
-    /// The weight during the slow start: it grows from a tenth of `weight` to all of it over `slow_start_ms`. In
-    /// hundredths, so that a weight of 1 can grow too; at least 1 unless `weight` is 0.
+    /// Returns the weight in hundredths, so that a weight of 1 can grow too. During the slow start it grows
+    /// from a tenth of `weight` to all of it over `slow_start_ms`; at least 1 unless `weight` is 0.
     #[must_use]
     pub fn share(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
         let full = weight.saturating_mul(100);
@@ -236,7 +239,7 @@ mod tests {
         assert_eq!(health.standing(9_012), ServerState::Probe);
         assert!(health.succeeded(9_013));
         assert_eq!(health.standing(9_013), ServerState::Up);
-        // The next time begins with the first step again.
+        // After a success the ejection time starts at `first_ms` again.
         for _ in 0..3 {
             health.failed(20_000, &EJECTION);
         }

@@ -6,18 +6,18 @@ use net::SpillFile;
 #[derive(Debug, Default)]
 pub(crate) struct ReplayBuffer {
     pub(crate) bytes: Vec<u8>,
-    /// The whole body, where it was read before a server was chosen and is too long for memory.
+    /// The whole body, if it was read before a server was chosen and is too long for memory.
     pub(crate) stored: Option<Box<SpillFile>>,
-    /// The most bytes that are kept.
+    /// Maximum bytes kept.
     pub(crate) bytes_max: usize,
-    /// The body is longer than `bytes_max`: nothing is kept.
+    /// Whether the body exceeded `bytes_max`, so that nothing is kept.
     pub(crate) lost: bool,
-    /// The client has sent all of it.
+    /// Whether the client has sent the whole body.
     pub(crate) ended: bool,
 }
 
 impl ReplayBuffer {
-    /// A buffer of at most `bytes_max` bytes.
+    /// Creates a buffer of at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: usize) -> ReplayBuffer {
         ReplayBuffer { bytes_max, ..ReplayBuffer::default() }
     }
@@ -27,23 +27,23 @@ impl ReplayBuffer {
         !self.lost
     }
 
-    /// Bytes of the body, where the client has sent all of it and all of it is here.
+    /// Returns the length of the body if the client has sent all of it and all of it is kept.
     pub(crate) fn length(&self) -> Option<u64> {
         let stored = self.stored.as_ref().map_or(0, |file| file.len());
         (self.ended && !self.lost).then_some(stored + self.bytes.len() as u64)
     }
 
-    /// Appends bytes that were read before a server was chosen; they are few.
+    /// Appends bytes that were read before a server was chosen; the caller limits them.
     pub(crate) fn take_in(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The client has sent the whole body.
+    /// Marks the body as completely received.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Appends a piece of the body, or drops all of it when the body is longer than `bytes_max`.
+    /// Appends a piece of the body. If the body exceeds `bytes_max`, discards all of it.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         if self.bytes.len() + bytes.len() > self.bytes_max {
             self.lost = true;

@@ -1,11 +1,12 @@
-//! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what passes
-//! from one side to the other.
+//! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what
+//! passes from one side to the other.
 //!
-//! This crate owns the way of a request to an upstream server and of its response back. What is passed on is always
-//! encoded from the parsed message, so nothing ambiguous leaves it. It never parses by hand (the `http` crate
-//! does), never listens, and knows nothing of configuration files: it is built from [`GroupOptions`] and [`RouteOptions`].
+//! This crate forwards a request to an upstream server and returns the response. Forwarded messages are
+//! always encoded from the parsed message, so that no ambiguous bytes pass. Parsing is left to the `http`
+//! crate; the crate does not listen and does not know configuration files: it is built from [`GroupOptions`]
+//! and [`RouteOptions`].
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those listed before it.
 
 mod hash;
 pub mod template;

@@ -12,17 +12,17 @@ pub(crate) struct ServerAddresses {
     host: String,
     port: u16,
     known: Mutex<Arc<[SocketAddr]>>,
-    /// When the name is resolved again; `u64::MAX` for an IP address.
+    /// Time of the next resolution; `u64::MAX` for an IP address.
     until_ms: AtomicU64,
     resolving: AtomicBool,
-    /// How often the resolver was asked.
+    /// Number of lookups started.
     #[cfg(test)]
     asked: AtomicU64,
 }
 
-/// How often a request that waits for the first addresses of a name checks for them.
+/// Interval at which a request that waits for the first addresses of a name checks for them.
 const LOOK_MS: u64 = 5;
-/// The pause after a failed resolution.
+/// Pause after a failed resolution.
 const FAILED_MS: u64 = 1_000;
 
 impl ServerAddresses {
@@ -40,23 +40,23 @@ impl ServerAddresses {
         }
     }
 
-    /// The addresses known now; empty if the name was never resolved.
+    /// Returns the addresses known at present; empty if the name was never resolved.
     pub(crate) fn known(&self) -> Arc<[SocketAddr]> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a connection to `address` still goes to this server.
+    /// Whether a connection to `address` leads to this server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         self.until_ms.load(Ordering::Relaxed) == u64::MAX || self.known().contains(&address)
     }
 
-    /// Returns the addresses. Known addresses stay in use while the name is resolved again in the background; only a
-    /// name without any addresses makes the caller wait.
+    /// Returns the addresses. Known addresses stay in use while the name is resolved again in the background;
+    /// only a name without any known addresses makes the caller wait.
     pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_ms: u64) -> Arc<[SocketAddr]> {
         self.renew(core, again_ms);
         let mut known = self.known();
         while known.is_empty() && self.is_due(core) {
-            // Any number of callers share one lookup, because a lookup blocks one of a few threads.
+            // All callers share one lookup, because a lookup blocks one of a few threads.
             core.sleep(LOOK_MS).await;
             self.renew(core, again_ms);
             known = self.known();
@@ -64,8 +64,8 @@ impl ServerAddresses {
         known
     }
 
-    /// Resolves the name again in the background if it is due. A request on a kept connection does not need the
-    /// addresses, so a timer calls this too.
+    /// Starts another resolution in the background if it is due. Also called by a timer, because requests on
+    /// kept connections do not ask for the addresses.
     pub(crate) fn renew(self: &Arc<Self>, core: &Core, again_ms: u64) {
         if self.is_due(core) && !self.resolving.swap(true, Ordering::Relaxed) {
             let this = self.clone();
@@ -78,7 +78,7 @@ impl ServerAddresses {
         core.now_ms() >= self.until_ms.load(Ordering::Relaxed)
     }
 
-    /// Asks the system's resolver, which blocks, on another thread.
+    /// Calls the system's resolver on another thread, because it blocks.
     async fn resolve(self: Arc<Self>, core: Core, again_ms: u64) {
         let (host, port) = (self.host.clone(), self.port);
         #[cfg(test)]
@@ -90,7 +90,7 @@ impl ServerAddresses {
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
                 again_ms
             }
-            // The lookup failed: the old addresses stay in use.
+            // The old addresses stay in use after a failed lookup.
             _ => FAILED_MS.min(again_ms),
         };
         self.until_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl ServerAddresses {
 
 #[cfg(test)]
 impl ServerAddresses {
-    /// Sets the addresses, as if a lookup had found them long ago.
+    /// Sets the addresses, as if a lookup had returned them.
     pub(crate) fn found(&self, addresses: Vec<SocketAddr>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
     }
@@ -122,7 +122,7 @@ mod tests {
         let theirs = core.clone();
         let count = core
             .run_until_end(async move {
-                // The only thread is busy, so that all of them ask before the first one has its answer.
+                // The only thread is kept busy, so that all tasks wait before the first lookup completes.
                 let (busy, core) = (theirs.clone(), theirs);
                 core.spawn(async move { _ = busy.offload(move || held.recv()).await });
                 let answered = Rc::new(Cell::new(0));

@@ -1,116 +1,120 @@
-//! What a proxy does: plain data, from which [`crate::GroupShared`] and [`crate::Proxy`] are built.
+//! Options of a proxy: plain data from which [`crate::GroupShared`] and [`crate::Proxy`] are built.
 
 use std::path::PathBuf;
 
 use http::{Status, Template};
 pub use net::ProxyProtocol;
 
-/// A group of upstream servers: what all its routes share.
+/// A group of upstream servers: options that all its routes share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupOptions {
-    /// The servers. At least one.
+    /// The servers; at least one.
     pub servers: Vec<UpstreamServer>,
     /// The load-balancing method. Default round robin.
     pub balance: Balance,
-    /// Connections kept for the next request.
+    /// Options of connections kept for the next request.
     pub keep_alive: KeepAlive,
-    /// When a server that fails is ejected; `None` for never.
+    /// Rules for ejecting a failing server; `None`: servers are never ejected.
     pub ejection: Option<Ejection>,
     /// Active health checks; `None` for none.
     pub check: Option<HealthCheck>,
-    /// A server that is back in service gets its full share only after this time, in milliseconds; 0 at once (default).
+    /// Time over which the weight of a server that is back in service grows to its full value, in
+    /// milliseconds; 0: immediately (default).
     pub slow_start_ms: u64,
-    /// Requests that wait when every server is at its `connections_max`; more are refused with 503. Default 1,000.
+    /// Maximum queued requests while every server is at its `connections_max`; more are refused with 503.
+    /// Default 1,000.
     pub queue_max: usize,
-    /// How often names are resolved again, in milliseconds. Default 30,000.
+    /// Interval between resolutions of a name, in milliseconds. Default 30,000.
     pub resolve_ms: u64,
-    /// Begin each connection with a PROXY protocol header that names the client. Each connection then serves one
-    /// client and is not kept. Default no.
+    /// Version of the PROXY protocol header at the beginning of each connection, which names the client. Such
+    /// a connection serves one client and is not kept. `None`: no header (default).
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// Whether some faults of response heads are repaired: see [`http::Limits::lenient_heads`], and a lone LF ends a line.
-    /// Holds for health checks and HTTP/2; the routes have it in [`RouteOptions::head`] too. Default no.
+    /// Whether some errors in response heads are repaired (see [`http::Limits::lenient_heads`]) and a lone LF
+    /// ends a line. Applies to health checks and HTTP/2; routes have their own value in
+    /// [`RouteOptions::head`]. Default no.
     pub lenient_heads: bool,
 }
 
-/// How a route uses its group.
+/// Options of a route to a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// How long things may take.
+    /// Timeouts.
     pub timeouts: UpstreamTimeouts,
-    /// When a request is sent again.
+    /// Rules for retrying a request.
     pub retry: Retry,
-    /// How request heads are rewritten.
+    /// Rules for rewriting request heads.
     pub request: RequestOptions,
-    /// What is changed in responses.
+    /// Rules for changing responses.
     pub response: ResponseOptions,
-    /// The part of the path that upstream servers see differently; `None` for no part.
+    /// Mapping of a path prefix to the upstream's; `None`: the path is unchanged.
     pub path: Option<PathMap>,
-    /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`. `h2c` never passes: HTTP/2
-    /// requests in the tunnel would bypass every rule.
+    /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`. `h2c` is never
+    /// forwarded, because HTTP/2 requests in the tunnel would bypass all rules.
     pub upgrades: Vec<String>,
-    /// Whether the request of a client that has left (`net::Exchange::has_left`) ends. One whose connection is reset always does.
-    /// Default yes.
+    /// Whether the request of a client that has left (`net::Exchange::has_left`) is cancelled. A request
+    /// whose connection is reset is always cancelled. Default yes.
     pub cancels_left: bool,
-    /// Bytes of a response that are read ahead of a slow client, in addition to the socket buffers. A response that fits
-    /// frees its upstream connection at once. A request whose `Content-Length` fits is read completely before it uses
-    /// a connection. Default 64 KiB.
+    /// Maximum bytes of a response read ahead of a slow client, in addition to the socket buffers. A response
+    /// that fits frees its upstream connection immediately. A request whose `Content-Length` fits is read
+    /// completely before it uses a connection. Default 64 KiB.
     pub read_ahead_bytes: usize,
-    /// For servers that speak FastCGI, uwsgi or SCGI.
+    /// Options for FastCGI, uwsgi and SCGI servers.
     pub cgi: CgiOptions,
-    /// Sizes of response heads; a head beyond them is a 502. Default 32 KiB, 200 fields.
+    /// Limits of response heads; a head that exceeds them causes a 502. Default 32 KiB, 200 fields.
     pub head: http::Limits,
 }
 
-/// One upstream server.
+/// An upstream server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamServer {
-    /// Its address.
+    /// Address of the server.
     pub at: UpstreamAddress,
-    /// TLS to it; `None` in the clear.
+    /// TLS options; `None`: no TLS.
     pub tls: Option<Tls>,
-    /// How it is asked. Default HTTP/1.1.
+    /// Protocol of the server. Default HTTP/1.1.
     pub protocol: UpstreamProtocol,
-    /// Its share of the requests. 0 takes it out. Default 1.
+    /// Share of the requests. 0: the server gets no requests. Default 1.
     pub weight: u32,
-    /// Whether it gets requests only when no other server is in service. Default no.
+    /// Whether the server gets requests only if no other server is in service. Default no.
     pub backup: bool,
-    /// Requests at once, over all cores; 0 for no limit (default).
+    /// Maximum concurrent requests, over all cores; 0: no limit (default).
     pub connections_max: u32,
-    /// What it is shown as, where its address says nothing to people. Default: its URL.
+    /// Display name, for an address that is not meaningful. Default: the server's URL.
     pub name: Option<String>,
 }
 
-/// What a server speaks.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1 (default).
     #[default]
     Http1,
-    /// HTTP/2: by ALPN through TLS, else by prior knowledge.
+    /// HTTP/2: negotiated by ALPN over TLS, otherwise by prior knowledge.
     Http2,
     /// A protocol of the CGI family.
     Cgi(CgiProtocol),
-    /// Whatever its clients speak: connections are relayed. Checks ask it over HTTP/1.1.
+    /// Any protocol: connections are relayed. Health checks use HTTP/1.1.
     Tcp,
 }
 
-/// Protocols that carry variables instead of a head.
+/// A protocol that carries variables instead of an HTTP head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CgiProtocol {
-    /// FastCGI 1.0, as a responder. Connections are kept.
+    /// FastCGI 1.0, responder role. Connections are kept.
     FastCgi,
-    /// uwsgi, modifier 0. Each request has a connection.
+    /// uwsgi, modifier 0. One request per connection.
     Uwsgi,
-    /// SCGI. Each request has a connection.
+    /// SCGI. One request per connection.
     Scgi,
-    /// SCGI to this server's own starter of programs, whose input ends with the body.
+    /// SCGI to this server's own process that starts CGI programs. The sending side is closed after the body,
+    /// because a program reads its input to the end.
     Program,
 }
 
-/// The address of a server.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamAddress {
-    /// A host name or address, and a port.
+    /// A host and a port.
     Tcp {
         /// A name to be resolved, an IPv4 address, or an IPv6 address without brackets.
         host: String,
@@ -121,182 +125,188 @@ pub enum UpstreamAddress {
     Unix(PathBuf),
 }
 
-/// TLS to a server.
+/// TLS options for connections to a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// The name to send (SNI) and to verify; `None` for the server's host name.
+    /// Name for SNI and certificate verification; `None`: the server's host name.
     pub name: Option<String>,
-    /// Certificates (PEM) to trust instead of the system's.
+    /// Trusted root certificates (PEM), instead of the system's.
     pub roots_pem: Option<Vec<u8>>,
-    /// The client certificate chain and its key (PEM), for servers that ask for one.
+    /// Client certificate chain and private key (PEM), for servers that request a client certificate.
     pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
-    /// Accept any certificate. Then anyone on the network path can read and change all traffic. Default no.
+    /// Whether any certificate is accepted. This allows anyone on the network path to read and change all
+    /// traffic. Default no.
     pub insecure: bool,
 }
 
 /// The load-balancing method.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Balance {
-    /// Each in turn, by weight (default).
+    /// Servers in turn, by weight (default).
     #[default]
     RoundRobin,
-    /// The one with the fewest requests under way, by weight.
+    /// The server with the fewest requests under way, by weight.
     LeastRequests,
-    /// The less busy of two picked at random: nearly as even, and it does not herd.
+    /// The less busy of two servers picked at random: nearly as even, without herding.
     TwoChoices,
-    /// The same one for the same key, moving as few keys as possible when servers come and go.
+    /// The same server for the same key; few keys move when servers are added or removed.
     Hash(HashKey),
-    /// The server that a cookie names; round robin for a client without the cookie, which the response then sets.
+    /// The server that a cookie names. For a client without the cookie, round robin; the response then sets
+    /// the cookie.
     Sticky {
-        /// The cookie's name.
+        /// Name of the cookie.
         cookie: String,
     },
 }
 
-/// What is hashed.
+/// Source of the hash key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HashKey {
-    /// The client's address.
+    /// The client's IP address.
     Client,
-    /// A request field.
+    /// The value of a request field.
     Field(String),
-    /// A cookie.
+    /// The value of a cookie.
     Cookie(String),
-    /// Path and query.
+    /// The path and query.
     Uri,
 }
 
-/// Connections kept for the next request. All numbers are for one server.
+/// Connections kept for the next request. All numbers are per server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeepAlive {
-    /// Idle connections kept, over all cores; 0 keeps none, and each request then asks for `Connection: close`. Default 1,024.
+    /// Maximum idle connections, over all cores. 0: none are kept, and requests are sent with `Connection:
+    /// close`. Default 1,024.
     pub idle_max: usize,
-    /// How long a connection may be idle, in milliseconds; less if the server announces less (`Keep-Alive: timeout`).
-    /// Default 60,000.
+    /// Maximum idle time of a connection, in milliseconds; less if the server announces less (`Keep-Alive:
+    /// timeout`). Default 60,000.
     pub idle_ms_max: u64,
-    /// Requests after which a connection is closed; 0 for no limit (default).
+    /// Number of requests after which a connection is closed; 0: no limit (default).
     pub requests_max: u32,
 }
 
-/// How long things may take, in milliseconds; kept to within a tenth of a second.
+/// Timeouts in milliseconds, with a resolution of a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamTimeouts {
-    /// To connect, name resolution and TLS handshake included. Default 5,000.
+    /// To connect, including name resolution and TLS handshake. Default 5,000.
     pub connect_ms: u64,
-    /// From the request's last byte to the response's whole head. Default 60,000.
+    /// From the last byte of the request to the complete response head. Default 60,000.
     pub head_ms: u64,
-    /// Between two pieces of a body, either way. Default 60,000.
+    /// Between two pieces of a body, in either direction. Default 60,000.
     pub between_ms: u64,
-    /// The whole request, retries and body included; 0 for no limit (default).
+    /// The whole request, including retries and the body; 0: no limit (default).
     pub total_ms: u64,
-    /// In the queue for a server at its limit. Default 10,000.
+    /// Wait in the queue while all servers are at their limits. Default 10,000.
     pub queue_ms: u64,
-    /// An upgraded connection on which nothing moves. Default 3,600,000.
+    /// Idle time of an upgraded connection. Default 3,600,000.
     pub tunnel_ms: u64,
-    /// For the server's `100 Continue`, after which the body is sent without. Default 1,000.
+    /// Wait for the server's `100 Continue`; after it the body is sent anyway. Default 1,000.
     pub continue_ms: u64,
-    /// After the client has closed its sending side and the server has sent nothing since, where the client may still wait
-    /// for the response. 0 for no limit (default).
+    /// Since the client closed its sending side, or since the server last sent something after that, while
+    /// the client may still wait for the response. 0: no limit (default).
     pub half_closed_ms: u64,
 }
 
-/// When a request is retried, on another server if there is one. A request is retried only before the response to the
-/// client begins, and only if nothing was sent or the method is idempotent (RFC 9110 section 9.2.2).
-/// A kept connection that turns out to be closed does not count as an attempt.
+/// Rules for retrying a request, on another server if there is one. A request is retried only before the
+/// response to the client begins, and only if nothing was sent or the method is idempotent (RFC 9110 section
+/// 9.2.2). A kept connection that turns out to be closed does not count as an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Attempts in all. At least 1. Default 3.
+    /// Maximum attempts, including the first; at least 1. Default 3.
     pub attempts_max: u32,
-    /// Retries for each 100 requests, so that retries cannot drown what is left of a failing group; ten are always
-    /// in hand at first. Default 20.
+    /// Retries per 100 requests, so that retries do not overload the remaining servers of a failing group.
+    /// Ten retries are available initially. Default 20.
     pub budget_percent: u32,
-    /// Statuses of a response that count as failures: 502, 503, 504, 429. Default none.
+    /// Response statuses that count as failures: 502, 503, 504, 429. Default none.
     pub statuses: Vec<Status>,
-    /// Retry other methods too, as if they were idempotent. Default no.
+    /// Whether requests with non-idempotent methods are retried too. Default no.
     pub non_idempotent: bool,
-    /// Bytes of a request body kept for a retry; beyond that none is made. Default 64 KiB.
+    /// Maximum bytes of a request body kept for a retry; a longer body is not retried. Default 64 KiB.
     pub body_bytes_max: usize,
 }
 
-/// When a server that fails is ejected: it gets no requests for some time. A failure is a connection that cannot be
-/// opened, breaks before the response, times out or returns an invalid response. The only server of a group is never
-/// ejected, and if all servers are ejected, they get requests nevertheless.
+/// Rules for ejecting a failing server, which then gets no requests for some time. Failures are connections
+/// that cannot be opened or break before the response, timeouts and invalid responses. The only server of a
+/// group is never ejected; if all servers are ejected, they get requests nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ejection {
-    /// Failures in a row. At least 1. Default 3.
+    /// Consecutive failures that eject a server; at least 1. Default 3.
     pub failures_max: u32,
-    /// How long the first time, in milliseconds; each further time doubles it. Then one request probes whether it
-    /// is back. Default 5,000.
+    /// Duration of the first ejection, in milliseconds, doubled by each consecutive one. After it, one
+    /// request probes the server. Default 5,000.
     pub first_ms: u64,
-    /// How long at most. Default 300,000.
+    /// Maximum duration in milliseconds. Default 300,000.
     pub ms_max: u64,
 }
 
 /// Active health checks: requests that the proxy itself sends to each server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
-    /// What is asked.
+    /// The check.
     pub probe: Probe,
-    /// How often, in milliseconds. Default 5,000.
+    /// Interval in milliseconds. Default 5,000.
     pub interval_ms: u64,
-    /// How long an answer may take. Default 2,000.
+    /// Timeout of a check in milliseconds. Default 2,000.
     pub timeout_ms: u64,
-    /// Good answers in a row that bring a server back. Default 2.
+    /// Consecutive successful checks that return a server to service. Default 2.
     pub rise: u32,
-    /// Consecutive failed checks that take the server out of service. Default 3.
+    /// Consecutive failed checks that take a server out of service. Default 3.
     pub fall: u32,
 }
 
-/// What a check does.
+/// A health check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Probe {
     /// Opens a connection (and completes the TLS handshake).
     Connect,
-    /// `GET path`, which must be answered with a status of `first..=last`.
+    /// Sends `GET path`; the response must have a status in `first..=last`.
     Get {
         /// The path.
         path: String,
-        /// The `Host`; `None` for the server's own.
+        /// Value of `Host`; `None`: the server's own.
         host: Option<String>,
-        /// The lowest status of a healthy server. Default 200.
+        /// Lowest status of a healthy server. Default 200.
         first: u16,
-        /// The highest. Default 399.
+        /// Highest status of a healthy server. Default 399.
         last: u16,
     },
 }
 
-/// How request heads are rewritten. Hop-by-hop fields and those that `Connection` names are never forwarded.
+/// Rules for rewriting request heads. Hop-by-hop fields and those that `Connection` names are never
+/// forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestOptions {
-    /// What stands in `Host`. Default the client's.
+    /// Value of `Host`. Default: the client's.
     pub host: Host,
-    /// Which fields name the client. Default `X-Forwarded-For`, `-Proto`, `-Host`. The values of a trusted proxy
-    /// ([`net::Client::vouched`]) are extended; those of any other sender are replaced.
+    /// Fields that name the client. Default `X-Forwarded-For`, `-Proto`, `-Host`. Values from a trusted proxy
+    /// ([`net::Client::vouched`]) are extended; those from any other sender are replaced.
     pub forwarded: Forwarded,
-    /// The proxy's name in `Via`; empty for no `Via`, and then loops are not detected. Default `komainu`.
+    /// Pseudonym of this proxy in `Via`. Empty: no `Via` is sent and loops are not detected. Default
+    /// `komainu`.
     pub via: String,
-    /// Forward fields with `_` in their names, which many applications take for the same name with `-`. Default no.
+    /// Whether fields with `_` in their names are forwarded, which many applications confuse with `-`.
+    /// Default no.
     pub underscores: bool,
-    /// Names of fields that decide which route serves a request: none is forwarded that applications may take for one of them, and that
-    /// is written otherwise.
+    /// Names of fields on which routing depends. Fields with a different spelling that applications may
+    /// confuse with one of them are not forwarded.
     pub conditioned: Vec<String>,
-    /// Fields removed, set and added.
+    /// Fields to remove, set and add.
     pub edits: Edits,
 }
 
-/// What stands in `Host`.
+/// Value of `Host` in forwarded requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Host {
-    /// What the client sent (default).
+    /// The client's value (default).
     #[default]
     Pass,
     /// The server's own `host[:port]`.
     Upstream,
-    /// This.
+    /// This value.
     Set(String),
 }
 
-/// Which fields name the client.
+/// Fields that name the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host`.
@@ -305,52 +315,52 @@ pub struct Forwarded {
     pub standard: bool,
 }
 
-/// Fields removed, set and added, in this order.
+/// Fields to remove, set and add, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    /// Names of fields to remove, any case.
+    /// Names of fields to remove, case-insensitive.
     pub remove: Vec<String>,
     /// Fields that replace those of the same name.
     pub set: Vec<(String, Template)>,
-    /// Fields that are added to those of the same name.
+    /// Fields added, beside existing ones of the same name.
     pub add: Vec<(String, Template)>,
 }
 
-/// What is changed in responses.
+/// Rules for changing responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseOptions {
-    /// Change `Location`, `Content-Location` and `Refresh` that name an upstream server, or a path as upstream servers
-    /// see it, into what the client sees; and the paths of cookies. Default yes.
+    /// Whether `Location`, `Content-Location` and `Refresh` values that name an upstream server or its path
+    /// are mapped to the client's view, and the paths of cookies as well. Default yes.
     pub rewrite: bool,
-    /// Cookie domains to replace; an empty new one removes the attribute.
+    /// Cookie domains and their replacements; an empty replacement removes the attribute.
     pub cookie_domains: Vec<(String, String)>,
-    /// Fields removed, set and added.
+    /// Fields to remove, set and add.
     pub edits: Edits,
 }
 
-/// What is said to servers that speak FastCGI, uwsgi or SCGI.
+/// Options for FastCGI, uwsgi and SCGI servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgiOptions {
-    /// Variables that are added, or that replace those of the same name. Default none.
+    /// Variables to set, replacing those of the same name. Default none.
     pub variables: Vec<(String, Template)>,
-    /// Whether encoded slashes pass: then paths are those that routes match ([`http::path::matched_path`]), in which `%2F`
-    /// and `%252F` differ. Default no.
+    /// Whether encoded slashes are forwarded. If so, paths have the form that routes match
+    /// ([`http::path::matched_path`]), in which `%2F` and `%252F` differ. Default no.
     pub keeps_encoded_slashes: bool,
 }
 
-/// A path prefix that upstream servers see differently: `/api` as `/`, `/shop` as `/apps/shop`.
+/// Mapping of a path prefix to the upstream's: `/api` to `/`, `/shop` to `/apps/shop`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathMap {
-    /// What the client's path begins with, decoded; it ends where a segment ends.
+    /// Prefix of the client's path, decoded; ends at a segment boundary.
     pub(crate) from: String,
-    /// The same, percent-encoded.
+    /// `from`, percent-encoded.
     pub(crate) from_encoded: Vec<u8>,
-    /// What stands there instead, as it stands in a request.
+    /// Replacement of the prefix, percent-encoded.
     pub(crate) to: String,
 }
 
 impl UpstreamServer {
-    /// A server with weight 1, in the clear, without a limit.
+    /// Creates a server with weight 1, without TLS or a limit.
     #[must_use]
     pub fn at(at: UpstreamAddress) -> UpstreamServer {
         UpstreamServer {
@@ -364,13 +374,13 @@ impl UpstreamServer {
         }
     }
 
-    /// Whether it is asked over HTTP/2.
+    /// Whether the protocol is HTTP/2.
     #[must_use]
     pub fn is_http2(&self) -> bool {
         self.protocol == UpstreamProtocol::Http2
     }
 
-    /// `host[:port]` as it stands in `Host`: without the scheme's own port.
+    /// Returns `host[:port]` for `Host`; the scheme's default port is omitted.
     #[must_use]
     pub fn authority(&self) -> String {
         let own_port = if self.tls.is_some() { 443 } else { 80 };
@@ -417,7 +427,7 @@ impl std::fmt::Display for UpstreamServer {
 }
 
 impl GroupOptions {
-    /// The defaults, for these servers.
+    /// Creates the default options for these servers.
     #[must_use]
     pub fn to(servers: Vec<UpstreamServer>) -> GroupOptions {
         GroupOptions {
@@ -434,7 +444,7 @@ impl GroupOptions {
         }
     }
 
-    /// The limits of heads that are not read for one route alone: those of a route by default.
+    /// Returns the head limits for uses that belong to no single route: a route's defaults.
     pub(crate) fn head(&self) -> http::Limits {
         let (bare_lf, lenient_heads) = (self.lenient_heads, self.lenient_heads);
         http::Limits { bare_lf, lenient_heads, ..RouteOptions::default().head }

@@ -7,8 +7,8 @@ use crate::options::PathMap;
 use crate::template::TemplateContext;
 
 impl PathMap {
-    /// A map from a decoded prefix to its replacement, which is percent-encoded; a slash at the end of either has no
-    /// effect.
+    /// Creates a mapping from a decoded prefix to its percent-encoded replacement. A trailing slash of either
+    /// is ignored.
     #[must_use]
     pub fn new(from: &str, to: &str) -> PathMap {
         let from = from.trim_end_matches('/');
@@ -16,20 +16,22 @@ impl PathMap {
         PathMap { from: from.into(), from_encoded: encoded, to: to.trim_end_matches('/').into() }
     }
 
-    /// The upstream's view of `path`, which is percent-encoded, in two parts; `None` if the path does not have the prefix.
+    /// Returns the upstream's view of the percent-encoded `path`, in two parts; `None` if the path does not
+    /// have the prefix.
     fn forward<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = strip_prefix(path, self.from.as_bytes())?;
         matches!(rest.first(), None | Some(b'/')).then_some((self.to.as_bytes(), rest))
     }
 
-    /// What a decoded path has of the prefix, what stands there instead (percent-encoded), and the rest.
+    /// Splits a decoded path: returns the prefix, its replacement (percent-encoded) and the rest.
     pub(crate) fn mount<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8], &'p [u8])> {
         let rest = path.strip_prefix(self.from.as_bytes())?;
         let is_whole = matches!(rest.first(), None | Some(b'/'));
         is_whole.then_some((self.from.as_bytes(), self.to.as_bytes(), rest))
     }
 
-    /// The client's view of an upstream's `path`, in two parts; `None` if the path is not below the mapped prefix.
+    /// Returns the client's view of an upstream's `path`, in two parts; `None` if the path does not have the
+    /// mapped prefix.
     #[must_use]
     pub fn back<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = path.strip_prefix(self.to.as_bytes())?;
@@ -37,11 +39,11 @@ impl PathMap {
     }
 }
 
-/// Writes the request target for the upstream: origin-form, with the path that the route matched ([`http::path`]), in
-/// which the prefix is exchanged.
+/// Writes the request target for the upstream: origin-form, with the path that the route matched
+/// ([`http::path`]) and the prefix replaced.
 ///
 /// # Errors
-/// 400 for a path that servers read in two ways.
+/// 400 for an ambiguous path.
 pub fn write_target(
     out: &mut Vec<u8>,
     map: Option<&PathMap>,
@@ -67,7 +69,7 @@ pub fn write_target(
     Ok(())
 }
 
-/// A path that begins with one slash: `//host/…` reads as the beginning of an authority to some.
+/// Reduces leading slashes to one, because `//host/…` can be parsed as an authority.
 fn rooted(path: &[u8]) -> &[u8] {
     match path {
         [] => b"/",

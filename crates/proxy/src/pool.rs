@@ -1,6 +1,6 @@
-//! Idle connections to one server. A core first uses its own connections, the most recently used one first, so that
-//! surplus connections reach their idle timeout. A core without an idle connection takes one from another core before it
-//! opens a new one.
+//! Idle connections to one server. A core uses its own connections first, the most recently used one first,
+//! so that surplus connections reach their idle timeout. A core without an idle connection takes one from
+//! another core before it opens a new one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -11,55 +11,58 @@ use net::{Core, IdleLinks, Link};
 
 use crate::upstream_connection::IdleConnection;
 
-/// How long a new connection waits for its first response before an idle connection is closed for it, in addition to a
-/// multiple of the server's usual response time ([`PATIENCE_FACTOR`]): enough for a server that is merely busy.
+/// Time for which a new connection waits for its first response before an idle connection is closed for it,
+/// in addition to a multiple ([`PATIENCE_FACTOR`]) of the server's usual response time. Sufficient for a
+/// server that is merely busy.
 const PATIENCE_MS: u64 = 10;
-/// That multiple: for a server that answers in 20 ms the wait is 90 ms.
+/// Multiple of the usual response time: for a server that answers in 20 ms the wait is 90 ms.
 const PATIENCE_FACTOR: u64 = 4;
-/// The longest such wait.
+/// Maximum of this wait.
 const PATIENCE_MS_MAX: u64 = 5_000;
-/// The longest while connections lie idle: one of them may be all that the server waits for, however long it usually takes.
+/// Maximum of this wait while there are idle connections: one of them may occupy the worker that the new
+/// connection needs, however long the server usually takes.
 const PATIENCE_MS_IDLE: u64 = 100;
-/// How often one new connection has idle connections closed for it; the wait doubles each time.
+/// Maximum rounds of closing idle connections for one new connection; the wait doubles each round.
 const ROUNDS_MAX: u32 = 8;
-/// Connections closed for one waiting connection, in addition to one for each that waits before it; each further round
-/// closes half as many. If that does not make the server answer, it is slow and does not lack workers.
+/// Connections closed for one waiting connection, in addition to one for each that waits before it; halved
+/// each round. If the server still does not answer, it is slow rather than short of workers.
 const CLOSED_MAX: u64 = 8;
-/// How long the pool remembers that a server has fewer workers than there are connections.
+/// Time for which the pool remembers that a server has fewer workers than there are connections.
 const CROWDED_MS: u64 = 10_000;
-/// Consecutive new connections that must wait for a worker before the pool concludes that. One alone may have waited for
-/// another reason.
+/// Consecutive new connections that must wait for a worker before the pool concludes that the server is short
+/// of workers. A single one may have waited for another reason.
 const SHOWN_BY: u32 = 4;
-/// For so long after a server has answered a new connection of its own accord it does not count as short of workers: one that accepts a
-/// connection in each turn of its loop has many waiting at first.
+/// Time after an unaided response on a new connection during which the server does not count as short of
+/// workers. A server that accepts one connection per iteration of its event loop has many waiting at first.
 const ADMITTING_MS: u64 = 250;
-/// One millisecond in the unit of [`CorePool::typical`].
+/// Units of a millisecond in the representation of [`CorePool::typical`].
 const MS: u32 = 64;
 
 /// The idle connections to one server, over all cores and all groups that use it.
 #[derive(Default)]
 pub(crate) struct IdleEntry {
     lists: Mutex<Vec<Arc<CoreList>>>,
-    /// How many lists there are.
+    /// Number of lists.
     count: AtomicUsize,
-    /// New connections without a response yet: while there are any, connections are closed instead of kept.
+    /// New connections without a response so far. While there are any, connections are closed instead of
+    /// kept.
     starved: Mutex<Starved>,
     starved_count: AtomicUsize,
-    /// Consecutive new connections that got a response only after others were closed.
+    /// Consecutive new connections that were answered only after others had been closed.
     helped: AtomicU32,
     /// New connections that have received their first response head.
     admitted: AtomicU64,
-    /// When one last did without others having been closed shortly before.
+    /// Time of the last first response on a new connection for which no other had been closed shortly before.
     admitted_ms: AtomicU64,
-    /// When one was last closed for others.
+    /// Time at which a connection was last closed for a waiting one.
     closed_ms: AtomicU64,
-    /// Until when the server counts as short of workers.
+    /// Time until which the server counts as short of workers.
     crowded_until_ms: AtomicU64,
-    /// The usual time to the response head in milliseconds, plus 1; 0 while unknown.
+    /// Usual time to the response head in milliseconds, plus 1; 0 if unknown.
     typical_ms: AtomicU32,
 }
 
-/// What one core has of it.
+/// Idle connections and counts of one core.
 struct CoreList {
     links: IdleLinks<IdleConnection>,
     /// Responses on kept connections. Only this core writes it.
@@ -68,11 +71,11 @@ struct CoreList {
     in_use: AtomicU64,
 }
 
-/// What has happened at a server: it distinguishes one that is busy from one that lacks workers.
+/// Progress of a server, which distinguishes a busy server from one that lacks workers.
 #[derive(Clone, Copy)]
 struct ServerProgress {
-    /// New connections answered beyond those that a closed connection may have made room for. While this grows, the server takes new
-    /// connections by itself.
+    /// New connections answered, minus the connections closed, each of which may have freed a worker. While
+    /// this grows, the server accepts new connections without help.
     admitted: i64,
     /// Responses on kept connections.
     answered: u64,
@@ -80,27 +83,27 @@ struct ServerProgress {
     in_use: u64,
 }
 
-/// The waiting connections, in the order in which the server accepts them.
+/// The waiting connections, in the order in which the server will accept them.
 #[derive(Default)]
 struct Starved {
     queue: VecDeque<QueuedConnection>,
     last: u64,
-    /// Connections closed for them.
+    /// Connections closed for waiting ones.
     closed: u64,
 }
 
 struct QueuedConnection {
     id: u64,
-    /// When [`Starved::closed`] reaches this count, the connection does not wait for lack of a worker.
+    /// Value of [`Starved::closed`] from which on lack of a worker is no longer the reason for the wait.
     until_closed: u64,
 }
 
-/// One core's part of the pool.
+/// Part of the pool on one core.
 pub(crate) struct CorePool {
     core: Core,
     mine: Arc<CoreList>,
     idle: Arc<IdleEntry>,
-    /// The server's usual time to the response head, in units of 1/[`MS`] ms; `None` before its first response.
+    /// Usual time to the response head, in units of 1/[`MS`] ms; `None` before the first response.
     typical: Cell<Option<u32>>,
 }
 
@@ -113,12 +116,13 @@ impl IdleEntry {
         self.starved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Idle connections in all lists.
+    /// Returns the number of idle connections in all lists.
     fn total(&self) -> usize {
         self.lists().iter().map(|list| list.links.len()).sum()
     }
 
-    /// Whether to close a connection because others wait for a worker. If true, it is counted as closed.
+    /// Whether to close a connection because others wait for a worker. If true, it is already counted as
+    /// closed.
     fn closes_for_others(&self, now_ms: u64) -> bool {
         if self.starved_count.load(Ordering::Relaxed) == 0 {
             return false;
@@ -140,7 +144,7 @@ impl IdleEntry {
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 
-    /// Counts a new connection that the server has answered.
+    /// Counts a new connection that has received its first response.
     fn admit(&self, now_ms: u64) {
         self.admitted.fetch_add(1, Ordering::Relaxed);
         if now_ms >= self.closed_ms.load(Ordering::Relaxed) + ADMITTING_MS {
@@ -162,8 +166,10 @@ impl IdleEntry {
         progress
     }
 
-    /// Whether a connection that has waited since `before` is passed over: connections idle, or more requests than were under way have
-    /// been answered on kept ones. A server that is merely busy, or stands still for a moment, answers it among those.
+    /// Whether a connection that has waited since `before` is starved: the server accepts no new connections
+    /// without help, and there are idle connections or more responses have arrived on kept ones than there
+    /// were requests under way. A server that is merely busy or stalled would have answered the new
+    /// connection among those.
     fn passes_over(&self, before: ServerProgress, now: ServerProgress, now_ms: u64) -> bool {
         now.admitted <= before.admitted
             && now_ms >= self.admitted_ms.load(Ordering::Relaxed) + ADMITTING_MS
@@ -171,7 +177,8 @@ impl IdleEntry {
                 || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
     }
 
-    /// How long a new connection may wait for its first response; `None` while the usual time is unknown.
+    /// Returns the time for which a new connection may wait for its first response; `None` while the usual
+    /// time is unknown.
     fn patience_ms(&self) -> Option<u64> {
         let typical_ms = self.typical_ms.load(Ordering::Relaxed).checked_sub(1)?;
         Some((PATIENCE_MS + PATIENCE_FACTOR * u64::from(typical_ms)).min(PATIENCE_MS_MAX))
@@ -185,7 +192,7 @@ impl std::fmt::Debug for IdleEntry {
 }
 
 impl CorePool {
-    /// A core's part.
+    /// Creates a core's part of the pool.
     pub(crate) fn new(core: &Core, idle: &Arc<IdleEntry>) -> CorePool {
         let mine = Arc::new(CoreList {
             links: IdleLinks::new(core),
@@ -199,8 +206,8 @@ impl CorePool {
         CorePool { core: core.clone(), mine, idle: idle.clone(), typical: Cell::new(None) }
     }
 
-    /// A connection on which nothing has happened since it was put here. `certain` asks the kernel too, for requests
-    /// that must not be sent twice: a system call, against the moment between an event and its delivery.
+    /// Takes a connection without events since it was put here. `certain` also asks the kernel, which costs a
+    /// system call but covers events that are not delivered yet; for requests that must not be sent twice.
     pub(crate) fn take(
         &self,
         certain: bool,
@@ -221,7 +228,7 @@ impl CorePool {
             .or_else(|| self.others().iter().find_map(|list| usable(&list.links, true)))
     }
 
-    /// The lists of other cores and groups that are not empty, the next one first.
+    /// Returns the non-empty lists of other cores and groups, starting with the next one.
     fn others(&self) -> Vec<Arc<CoreList>> {
         let lists = self.idle.lists();
         let mine = lists.iter().position(|list| Arc::ptr_eq(list, &self.mine)).unwrap_or(0);
@@ -229,7 +236,7 @@ impl CorePool {
         after.iter().skip(1).chain(before).filter(|list| !list.links.is_empty()).cloned().collect()
     }
 
-    /// Keeps a connection; closes the oldest if there are more than `idle_max` in all.
+    /// Keeps a connection. Closes the oldest one if there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
         if self.idle.closes_for_others(self.core.now_ms()) {
             return;
@@ -240,8 +247,8 @@ impl CorePool {
         }
     }
 
-    /// Whether there are more than `idle_max`, and this core has more than its share. The other cores' lists are counted only
-    /// in that case.
+    /// Whether there are more than `idle_max` in all and this core has more than its share. The other lists
+    /// are counted only if this core exceeds its share.
     fn is_above(&self, idle_max: usize) -> bool {
         self.mine.links.len().saturating_mul(self.idle.count.load(Ordering::Relaxed).max(1)) > idle_max
             && self.idle.total() > idle_max
@@ -254,7 +261,7 @@ impl CorePool {
         while self.is_above(idle_max) && self.mine.links.close_oldest() {}
     }
 
-    /// Idle connections of this core.
+    /// Returns the number of idle connections of this core.
     pub(crate) fn len(&self) -> usize {
         self.mine.links.len()
     }
@@ -265,8 +272,8 @@ impl CorePool {
         InUse(&self.mine)
     }
 
-    /// Records the time to a response head. On a new connection the wait may have another cause than the server, so that
-    /// time counts only while no other is known.
+    /// Records the time to a response head. On a new connection the wait may include time for a worker, so
+    /// such a time is used only while no other is known.
     pub(crate) fn learn(&self, ms: u64, reused: bool) {
         match reused {
             true => change(&self.mine.answered, 1),
@@ -275,22 +282,23 @@ impl CorePool {
         let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
         let typical = match self.typical.get() {
             _ if !reused && self.idle.typical_ms.load(Ordering::Relaxed) != 0 => return,
-            // The estimate rises fast and falls slowly, so it is nearer to slow responses than to the mean.
+            // Rises fast and falls slowly, so that the estimate is nearer to slow responses than to the mean.
             Some(typical) if sample > typical => typical + (sample - typical) / 4,
             Some(typical) => typical - (typical - sample) / 64,
             None => sample,
         };
         self.typical.set(Some(typical));
-        // All cores share this value: write it only when it changes.
+        // Shared by all cores, so written only on change.
         let typical_ms = typical / MS + 1;
         if self.idle.typical_ms.load(Ordering::Relaxed) != typical_ms {
             self.idle.typical_ms.store(typical_ms, Ordering::Relaxed);
         }
     }
 
-    /// Prevents idle connections from starving a new one: a server with one process per connection accepts a new connection
-    /// only when another ends. So an idle connection is closed, and connections that finish a request are closed instead of
-    /// kept, until the server answers on the new one. Poll this until the new connection receives its first byte.
+    /// Prevents idle connections from starving a new one: a server with one process per connection accepts a
+    /// new connection only when another ends. Closes an idle connection, and causes connections that finish a
+    /// request to be closed instead of kept, until the server answers on the new one. Must be polled until
+    /// the new connection receives its first byte.
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
         let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
         let mut began_ms = self.core.now_ms();
@@ -314,7 +322,7 @@ impl CorePool {
                         before.admitted = now.admitted.max(before.admitted);
                         continue;
                     }
-                    // While the server counts as crowded nothing is kept, so a wait proves nothing.
+                    // While the server counts as short of workers nothing is kept, so a wait proves nothing.
                     asks.starved = !crowded;
                     asks.ask((CLOSED_MAX >> round).max(1));
                     if self.close_oldest() {
@@ -322,7 +330,8 @@ impl CorePool {
                     }
                     round += 1;
                 }
-                // Connections may fall idle meanwhile: that is looked at ever more seldom, as requests may wait for minutes.
+                // Connections may become idle meanwhile. They are checked ever less often, because requests
+                // may take minutes.
                 Some(left_ms) => {
                     let look_ms = PATIENCE_MS_IDLE.max((self.core.now_ms() - since_ms) / 8);
                     self.core.sleep(left_ms.min(look_ms)).await;
@@ -330,7 +339,7 @@ impl CorePool {
                 None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
             }
         }
-        // The last request to close connections holds until this future is dropped.
+        // The last request for closing connections remains in effect until this future is dropped.
         std::future::pending().await
     }
 
@@ -357,23 +366,23 @@ impl Drop for InUse<'_> {
     }
 }
 
-/// Changes a count that one core alone writes: that takes no atomic operation of the processor.
+/// Changes a count that only one core writes, so that no atomic read-modify-write is needed.
 fn change(count: &AtomicU64, by: i64) {
     count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
 }
 
-/// The request of one waiting connection that others are closed instead of kept. Withdrawn when dropped.
+/// A waiting connection's request to close other connections instead of keeping them. Withdrawn on drop.
 struct Asks<'p> {
     pool: &'p CorePool,
     id: Option<u64>,
-    /// How many had been closed when it asked.
+    /// Value of [`Starved::closed`] when the request was made.
     closed: u64,
-    /// It has waited longer than the server usually takes.
+    /// Whether the connection has waited longer than the server usually takes.
     starved: bool,
 }
 
 impl Asks<'_> {
-    /// Asks for one closed connection for each that waits before it, and `more`.
+    /// Requests one closed connection for each connection that waits before this one, plus `more`.
     fn ask(&mut self, more: u64) {
         let idle = &self.pool.idle;
         let mut starved = idle.starved();
@@ -408,7 +417,7 @@ impl Drop for Asks<'_> {
 }
 
 impl Starved {
-    /// The position of a connection in the queue. Ids only grow.
+    /// Returns the position of a connection in the queue. Ids ascend.
     fn place(&self, id: u64) -> Result<usize, usize> {
         self.queue.binary_search_by_key(&id, |wait| wait.id)
     }

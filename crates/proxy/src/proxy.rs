@@ -1,4 +1,4 @@
-//! The proxy on one core: requests in, attempts out, and what is done when one fails.
+//! The proxy on one core: accepts requests, makes attempts at servers and decides about retries.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -28,19 +28,19 @@ mod store;
 
 pub use fetch::{FetchError, FetchLimits, FetchRequest, FetchResponse};
 
-/// Why a request is not passed on that carries our own mark.
+/// Reason for refusing a request that carries this proxy's own mark.
 const LOOP: &str = "the request loops: this proxy has passed it on before, and its upstream has sent it back";
-/// What marks of this process begin with.
+/// Random seed of this process's marks.
 static PROCESS: OnceLock<u64> = OnceLock::new();
 
-/// A proxy on one core: a group, and the rules for one way to it. Cheap to clone.
+/// A proxy on one core: a group and the rules of one route to it. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     group: Rc<GroupState>,
     rules: Rc<Rules>,
 }
 
-/// How requests travel.
+/// Rules of a route.
 struct Rules {
     options: Arc<RouteOptions>,
     request: RequestRules,
@@ -48,41 +48,42 @@ struct Rules {
     spill: Option<Arc<SpillQuota>>,
 }
 
-/// A server that gets a request, whose head is on its way.
+/// A server to which the request head is being sent.
 struct Reached<'p> {
     side: UpstreamSide,
-    /// What runs until the server answers.
+    /// Future to poll until the server answers.
     room: Beside<'p>,
     sent: SentHead,
 }
 
-/// What servers of the CGI family need to know of a request.
+/// Data about a request for servers of the CGI family.
 #[derive(Clone, Copy, Default)]
 struct CgiRequest<'x> {
-    /// What they are to run.
+    /// Script or program to run.
     script: Option<&'x Script>,
-    /// Bytes of the body, where all of it is here.
+    /// Length of the body, if all of it has been received.
     length: Option<u64>,
 }
 
-/// The attempts at one request so far.
+/// State of the attempts at one request.
 struct Attempts<'s> {
     deadline_ms: u64,
-    /// Servers that have failed it.
+    /// Servers at which the request has failed.
     tried: Vec<usize>,
     count: u32,
-    /// Whether one was made that does not count.
+    /// Whether an attempt was repeated on a new connection, which does not count.
     has_tried_fresh: bool,
     kept: ReplayBuffer,
-    /// What a server of the CGI family is to run.
+    /// Script that a server of the CGI family is to run.
     script: Option<&'s Script>,
-    /// The place of a failed attempt, where the next one is to go to the same server.
+    /// Selection of a failed attempt, if the next attempt goes to the same server.
     same: Option<Selection<'s>>,
 }
 
 impl Group {
-    /// A route to its servers. The mark in `Via` depends on the place of `options` in memory: pass the same `Arc` on all
-    /// cores. `spill` is what temporary files may hold of responses beyond `read_ahead_bytes`; `None` for no such files.
+    /// Creates a route to the group's servers. The mark in `Via` depends on the address of `options`: pass
+    /// the same `Arc` on all cores. `spill` limits temporary files for responses beyond `read_ahead_bytes`;
+    /// `None`: no such files.
     #[must_use]
     pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
         let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
@@ -96,15 +97,15 @@ impl Group {
 }
 
 impl Proxy {
-    /// Carries a request to an upstream server and its response back.
+    /// Forwards a request to an upstream server and sends the response to the client.
     ///
     /// # Errors
-    /// The client is gone, or a response under way cannot be completed: pass it up.
+    /// The client has left, or a response under way cannot be completed: the caller must return the error.
     pub fn serve<'s>(&'s self, x: &'s mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>> + 's {
         self.serve_script(x, None)
     }
 
-    /// The same; servers of the CGI family run `script`.
+    /// Like [`Proxy::serve`]; servers of the CGI family run `script`.
     ///
     /// # Errors
     /// As [`Proxy::serve`].
@@ -117,7 +118,8 @@ impl Proxy {
             return x.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
         }
         if !request.head().0.protocol.is_empty() && !self.rules.request.asks_for_upgrade(&x.context("")) {
-            // It is no GET, which the server would take it for (RFC 8441 section 4).
+            // An extended CONNECT for a protocol that is not allowed must not become a GET (RFC 8441 section
+            // 4).
             let reason = "this protocol is not passed on";
             return Box::pin(x.refuse(Status::NOT_IMPLEMENTED, reason)).await;
         }
@@ -167,21 +169,21 @@ impl Proxy {
         }
     }
 
-    /// Whether the request may not be forwarded once more (RFC 9110 section 7.6.2). To a program of the CGI family it is not
-    /// forwarded: that is part of this server.
+    /// Whether the request must not be forwarded (`Max-Forwards: 0`, RFC 9110 section 7.6.2). Passing it to a
+    /// program of the CGI family is not forwarding, because that is part of this server.
     fn ends_forwards(&self, (head, bytes): (&Head, &[u8])) -> bool {
         let servers = &self.group.shared.options.servers;
         let forwards = servers.iter().any(|server| !matches!(server.protocol, UpstreamProtocol::Cgi(_)));
         forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)
     }
 
-    /// Whether a request ends when its client leaves: see [`Exchange::has_left`].
+    /// Whether a request is cancelled when its client leaves: see [`Exchange::has_left`].
     #[must_use]
     pub fn cancels_left(&self) -> bool {
         self.rules.options.cancels_left
     }
 
-    /// A new request, of which no attempt has been made.
+    /// Creates the state of a request before its first attempt.
     fn begin<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
@@ -200,10 +202,10 @@ impl Proxy {
         }
     }
 
-    /// Reads a short body whole before a server is asked: however slowly its client sends it, no server waits for it.
+    /// Reads a short body completely before a server is chosen, so that a slow client does not occupy one.
     async fn read_ahead(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
         let BodySize::Known(len) = x.request().body() else { return Ok(()) };
-        // An expectation is the server's to answer.
+        // The upstream server answers `Expect: 100-continue`.
         if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());
         }
@@ -218,7 +220,7 @@ impl Proxy {
                 BodyPiece::Pending => break,
             }
         }
-        // Boxed, as it is seldom: most short bodies come with their heads.
+        // Boxed because it is rarely needed: most short bodies arrive with their heads.
         let rest = Box::pin(async {
             while let Some(bytes) = x.read().await? {
                 kept.take_in(bytes);
@@ -229,7 +231,7 @@ impl Proxy {
         before(&self.group.core, attempts.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    /// The server of the next attempt, and whether to make a new connection to it.
+    /// Returns the server of the next attempt, and whether to open a new connection to it.
     async fn select<'s>(
         &'s self,
         requester: &impl Requester,
@@ -249,20 +251,20 @@ impl Proxy {
         selected.map(|selection| (selection, false))
     }
 
-    /// How much of a request's body is worth keeping: nothing, where it could not be sent again anyway.
+    /// Returns the maximum bytes of the request's body to keep; 0 if it could not be sent again anyway.
     fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
-        // A stream may be refused before anything was done, and then any request may be sent again.
+        // A server may refuse a stream before processing it, and then any request may be sent again.
         let may_be_refused =
             self.group.shared.options.servers.iter().any(|server| server.protocol != UpstreamProtocol::Http1);
         if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }
     }
 
-    /// Whether it does no harm if a server gets the request twice.
+    /// Whether the request may be sent twice.
     fn may_repeat(&self, requester: &impl Requester) -> bool {
         requester.method().is_idempotent() || self.rules.options.retry.non_idempotent
     }
 
-    /// Whether a response with one of the statuses that count as failures may be followed by another attempt.
+    /// Whether a response with a status that counts as a failure may be followed by another attempt.
     fn may_retry(&self, requester: &impl Requester, attempts: &Attempts<'_>) -> bool {
         let options = &self.rules.options.retry;
         !options.statuses.is_empty()
@@ -276,7 +278,7 @@ impl Proxy {
         self.group.core.now_ms().saturating_add(connect_ms).min(attempts.deadline_ms)
     }
 
-    /// One attempt at one server; `is_new` on a connection made for it.
+    /// Makes one attempt at one server; on a new connection if `is_new`.
     async fn attempt(
         &self,
         x: &mut Exchange<'_>,
@@ -297,7 +299,7 @@ impl Proxy {
             Some(reached) => reached,
             None => {
                 let connect_by_ms = self.connect_by_ms(attempts);
-                // Boxed, as it is seldom: what it needs would make the future of every request larger.
+                // Boxed because it is rarely needed and would enlarge the future of every request.
                 pin_in_place(|| self.reach(x, waits, server, is_new, connect_by_ms, cgi)).await?
             }
         };
@@ -336,7 +338,7 @@ impl Proxy {
                 group.linger(reached.side, server, x.request().method(), &rules.options);
             }
             RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
-            // Boxed, as it is seldom.
+            // Boxed because it is rare.
             RelayOutcome::Upgraded => {
                 Box::pin(tunnel(x, reached.side, rules.options.timeouts.tunnel_ms)).await?;
             }
@@ -344,7 +346,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// What follows a failure: true for another attempt.
+    /// Records a failure and decides about a retry; true if another attempt follows.
     fn tries_again<'s>(
         &self,
         requester: &impl Requester,
@@ -354,7 +356,8 @@ impl Proxy {
     ) -> bool {
         self.group.failed(&selection, failure);
         let next = self.next(requester, failure, attempts);
-        // The connection logs a response that breaks off. That a kept connection was closed is nothing to log, unless the client gets it.
+        // A response that breaks off is logged by the connection. A closed kept connection is not logged
+        // unless the client gets the error.
         let gives_up = next == RetryDecision::GiveUp;
         if (failure.is_failure() || gives_up) && !requester.has_begun() {
             let (status, reason) = retry::answer(failure);
@@ -407,7 +410,7 @@ impl Proxy {
             has_tried_fresh: attempts.has_tried_fresh,
         };
         let next = retry::next(failure, &progress, &self.rules.options.retry);
-        // A lone server that cannot be reached, is slow, or dies of the request, will do so again at once.
+        // Another attempt at the only server will most likely fail in the same way.
         let may_help = matches!(
             failure,
             AttemptFailure::Refused(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
@@ -428,14 +431,14 @@ impl Proxy {
     }
 }
 
-/// The cookie that binds the client to the server, where it needs one.
+/// Returns the value of `Set-Cookie` that binds the client to the server, if one is needed.
 fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
     let pair = selection.cookie.as_ref()?;
     let secure = if x.request().client().secure { "; Secure" } else { "" };
     Some(format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}"))
 }
 
-/// Carries bytes both ways after the upstream has switched protocols.
+/// Relays bytes in both directions after the upstream has switched protocols.
 async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
     let mut side = match side {
         UpstreamSide::H1(side) => side,
@@ -457,13 +460,13 @@ async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> 
     x.refuse_with(no_server.status, no_server.reason, &fields).await
 }
 
-/// Counts the time for which the request has waited for a server.
+/// Adds to the time for which the request has waited for a server.
 fn note_queue(x: &mut Exchange<'_>, us: u64) {
     let notes = x.notes();
     notes.queue_us = Some(notes.queue_us.unwrap_or(0) + us);
 }
 
-/// Keeps a failed attempt, which has taken so long, for traces.
+/// Records a failed attempt of this duration for traces.
 #[cold]
 fn note_failure(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
     let notes = x.notes();

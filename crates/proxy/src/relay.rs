@@ -1,4 +1,5 @@
-//! Relays one request and its response between a client and an upstream connection, in both directions at once.
+//! Relays one request and its response between a client and an upstream connection, in both directions at
+//! once.
 
 use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
@@ -20,68 +21,69 @@ mod deadlines;
 
 /// Bytes of a request body gathered before they are sent.
 const GATHERED_BYTES: usize = 16 * 1024;
-/// Bytes that are read of a stored body together.
+/// Size of the blocks that are read from a stored body.
 const STORED_BLOCK_BYTES: usize = 128 * 1024;
-/// Bytes that one request moves before other tasks on the core run.
+/// Bytes that one request moves before it yields to other tasks on the core.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// The progress of the request body.
+/// Progress of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestProgress {
     /// The client waits for `100 Continue`, which the upstream may send.
     Continue,
-    /// The client is sending it.
+    /// The client is sending the body.
     Body,
-    /// It is in a file.
+    /// The body is in a file.
     Stored,
-    /// The client has sent all of it.
+    /// The client has sent the whole body.
     Done,
-    /// The upstream reads no more of it.
+    /// The upstream no longer reads the body.
     Abandoned,
 }
 
-/// Why the relay stopped reading the response.
+/// Reason for which the relay stopped reading the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseProgress {
-    /// The upstream has sent no more.
+    /// The upstream has sent nothing more so far.
     Dry,
-    /// The client must read some of it first.
+    /// The client must read buffered bytes first.
     Full,
-    /// It is complete.
+    /// The response is complete.
     Done,
     /// The upstream has switched protocols.
     Upgraded,
 }
 
-/// How a successful exchange ended.
+/// Result of a successful relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayOutcome {
     /// The response is complete; true if the request is complete too.
     Complete(bool),
-    /// The connection is a tunnel now.
+    /// The connection has become a tunnel.
     Upgraded,
 }
 
-/// The parts of a proxy that a relay needs.
+/// Settings and callbacks of a relay.
 pub(crate) struct RelayOptions<'p> {
     pub(crate) options: &'p RouteOptions,
     pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
-    /// The deadline of the whole request; `u64::MAX` for no limit.
+    /// Deadline of the whole request; `u64::MAX` for none.
     pub(crate) deadline_ms: u64,
-    /// The value of a `Set-Cookie` line to add to the response.
+    /// Value of a `Set-Cookie` field to add to the response.
     pub(crate) cookie: Option<&'p [u8]>,
     /// Whether a response whose status counts as a failure may still be retried on another server.
     pub(crate) may_retry: bool,
-    /// Whether the client is released where the server has sent the whole response and not ended it.
+    /// Whether the relay ends when all announced content is sent although the server has not ended the
+    /// response.
     pub(crate) lingers: bool,
-    /// The limit of temporary files for responses; `None` for no such files.
+    /// Limit of temporary files for responses; `None`: no such files.
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
     /// Called, at most once a minute, when a response cannot be written to a temporary file.
     pub(crate) refused: &'p dyn Fn(&SpillError),
-    /// Called once, when the upstream's response head has arrived; returns how long that took, in microseconds.
+    /// Called once, on the upstream's response head; returns the time it took, in microseconds.
     pub(crate) answered: &'p dyn Fn(Status) -> u64,
 }
 
@@ -90,27 +92,27 @@ pub(crate) struct Relay<'r, 'c> {
     x: &'r mut Exchange<'c>,
     side: &'r mut UpstreamSide,
     plan: &'r RelayOptions<'r>,
-    /// The request body sent so far, kept for a retry.
+    /// Request body read so far, kept for a retry.
     kept: &'r mut ReplayBuffer,
     method: Method,
     sent: SentHead,
     up: RequestProgress,
     interims: u32,
-    /// When bytes were last sent to the upstream, read from the client, sent to the client.
+    /// Time at which bytes were last sent to the upstream, read from the client and sent to the client.
     up_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
-    /// When the client was seen to have closed its sending side.
+    /// Time at which the client was found to have closed its sending side.
     half_closed_ms: Option<u64>,
     unsent: u64,
     /// Bytes moved since other tasks last ran.
     moved: usize,
-    /// The response names a file of this server: its own content is dropped.
+    /// Whether the response names a file of this server, so that its own content is dropped.
     names_file: bool,
 }
 
 impl<'r, 'c> Relay<'r, 'c> {
-    /// A relay for a request whose head is on its way.
+    /// Creates a relay for a request whose head has been written.
     pub(crate) fn new(
         x: &'r mut Exchange<'c>,
         side: &'r mut UpstreamSide,
@@ -145,14 +147,14 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Moves bytes until the response is complete.
+    /// Relays bytes until the response is complete.
     pub(crate) async fn run(&mut self) -> Result<RelayOutcome, AttemptFailure> {
         self.send_kept();
         loop {
-            // The client sends its body without `100 Continue`: do not wait for it.
+            // The client may send its body without waiting for `100 Continue`.
             match self.up {
                 RequestProgress::Continue if !self.x.awaits_continue()? => self.begin_body(),
-                // Boxed, as it is seldom.
+                // Boxed because it is rare.
                 RequestProgress::Stored => Box::pin(self.send_stored()).await?,
                 _ => {}
             }
@@ -188,14 +190,14 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     // ---- the request ----
 
-    /// Sends the part of the body that an earlier attempt has read.
+    /// Sends the part of the body that was read ahead or by an earlier attempt.
     fn send_kept(&mut self) {
         if self.up != RequestProgress::Body {
             return;
         }
         let bytes = std::mem::take(&mut self.kept.bytes);
         self.side.add(&bytes);
-        // The body that was read ahead may be longer than may be kept for a retry.
+        // A body that was read ahead may exceed the limit for retries.
         match bytes.len() > self.kept.bytes_max {
             true => self.kept.lost = true,
             false => self.kept.bytes = bytes,
@@ -210,7 +212,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// Sends what the upstream takes of a body that is in a file.
+    /// Sends as much of a stored body as the upstream accepts.
     async fn send_stored(&mut self) -> Result<(), AttemptFailure> {
         let mut block = Vec::new();
         while self.side.backlog() < GATHERED_BYTES && self.moved < TURN_BYTES {
@@ -229,7 +231,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         Ok(())
     }
 
-    /// The upstream wants the body: lets the client send it.
+    /// Asks the client for the body, because the upstream accepts it.
     fn begin_body(&mut self) {
         if self.up == RequestProgress::Continue {
             self.up = RequestProgress::Body;
@@ -247,14 +249,14 @@ impl<'r, 'c> Relay<'r, 'c> {
         });
     }
 
-    /// Sends what can be sent.
+    /// Sends as much of the body as possible.
     fn push_up(&mut self) -> Result<(), AttemptFailure> {
         loop {
             let gathered = self.gather()?;
             let (backlog, behind) =
                 (self.side.backlog(), self.up != RequestProgress::Abandoned && self.side.is_behind());
             if behind {
-                // The upstream may have answered before it closed: its response is read next.
+                // The upstream may have responded before it closed, so its response is read next.
                 if self.side.try_flush().is_err() {
                     self.abandon();
                     return Ok(());
@@ -272,7 +274,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Reads the part of the body that the client has sent; true if there was any.
     fn gather(&mut self) -> Result<bool, AttemptFailure> {
         let mut gathered = false;
-        // Even if both peers are fast, other tasks must run.
+        // Bounded, so that other tasks run even if both peers are fast.
         while self.up == RequestProgress::Body
             && self.side.backlog() < GATHERED_BYTES
             && self.moved < TURN_BYTES
@@ -309,7 +311,7 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Reads from the upstream and sends to the client.
     fn pull_down(&mut self) -> Result<ResponseProgress, AttemptFailure> {
-        // Whatever woke the task: while the client has not read what it was sent, read no more for it.
+        // Reads no more while the client has not taken what it was sent, whatever woke the task.
         if self.is_full()? {
             return Ok(ResponseProgress::Full);
         }
@@ -347,20 +349,21 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
     }
 
-    /// More is to come from the server, later. Nobody waits for the content of a response that names a file: its connection is
-    /// closed. Nor does a client wait for the end of one whose content it has.
+    /// Returns the progress when the server has sent nothing more so far. A response that names a file is
+    /// done, because its own content is dropped and the connection closed; so is one whose announced content
+    /// is complete.
     fn paused(&self) -> ResponseProgress {
         let has_all = self.plan.lingers && self.up == RequestProgress::Done && self.side.is_unended();
         if self.names_file || has_all { ResponseProgress::Done } else { ResponseProgress::Dry }
     }
 
-    /// Whether the client is so far behind that no more is read for it.
+    /// Whether the client is so far behind that reading for it must pause.
     fn is_full(&mut self) -> Result<bool, AttemptFailure> {
         if self.x.backlog() == 0 {
             return Ok(false);
         }
         let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
-        // Large blocks for the file, as long as memory is not short.
+        // Gathers large blocks for the file unless memory is short.
         let is_block = self.x.is_spilling() && !self.is_short();
         let max = if is_block { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
         if self.x.backlog() < max {
@@ -370,7 +373,8 @@ impl<'r, 'c> Relay<'r, 'c> {
         Ok(self.x.backlog() >= max)
     }
 
-    /// Moves bytes that the client has not read to a file, so that the upstream does not wait; true if there is room again.
+    /// Moves bytes that the client has not read to a file, so that the upstream need not wait; true if there
+    /// is room again.
     async fn spill(&mut self) -> Result<bool, AttemptFailure> {
         let Some(quota) = self.plan.spill else { return Ok(false) };
         self.settle();
@@ -408,7 +412,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 return Err(AttemptFailure::Invalid("the upstream sends interim responses without end"));
             }
             if status == Status::CONTINUE {
-                // The client gets its `100 Continue` when its body is read.
+                // The client is sent `100 Continue` when its body is read.
                 self.begin_body();
             } else {
                 let prepared = response::Prepared::default();
@@ -460,7 +464,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         self.x.notes().ignores_file = ignores_file;
         self.side.note_final_head();
         if self.up == RequestProgress::Continue {
-            // The upstream has answered without `100 Continue`: it does not want the body.
+            // A final response without `100 Continue`: the upstream does not want the body.
             self.up = RequestProgress::Abandoned;
         }
         Ok(false)
@@ -477,7 +481,8 @@ impl<'r, 'c> Relay<'r, 'c> {
         let asked = ask.head.upgrade(ask.bytes).unwrap_or_default();
         let mut named =
             response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
-        // A stream's was asked for the first; a client that has sent a key gets the answer to it from us.
+        // Over HTTP/2, CONNECT named the first protocol offered, and this proxy computes the answer to the
+        // client's key.
         let is_stream = matches!(self.side, UpstreamSide::Stream(_));
         let accept = client_key(&ask).filter(|_| is_stream && ask.head.protocol.is_empty());
         let accept = accept.map(websocket::accept);

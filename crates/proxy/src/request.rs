@@ -1,4 +1,4 @@
-//! Writes the request head for the upstream from the parsed one; bytes of the client's head are never copied as a whole.
+//! Writes the upstream request head from the parsed one; the client's bytes are never copied as a whole.
 
 use http::encode::Lines;
 use http::{
@@ -11,12 +11,12 @@ use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
 use crate::path;
 use crate::template::TemplateContext;
 
-/// The answer to the key of a WebSocket's handshake.
+/// Field with the server's answer to the key of a WebSocket handshake.
 pub(crate) const SEC_WEBSOCKET_ACCEPT: &[u8] = b"sec-websocket-accept";
-/// What [`TemplateContext::scheme`] makes of `X-Forwarded-Proto`.
+/// `X-Forwarded-Proto` lines for the values of [`TemplateContext::scheme`].
 const PROTO_HTTPS: &[u8] = b"X-Forwarded-Proto: https\r\n";
 const PROTO_HTTP: &[u8] = b"X-Forwarded-Proto: http\r\n";
-/// Fields that are forwarded whatever request they are in: [`RequestRules::passes`] has no case for them.
+/// Fields that are always forwarded: [`RequestRules::passes`] has no case for them.
 const ALWAYS_PASS: NameSet = NameSet::of(&[
     Name::Accept,
     Name::AcceptEncoding,
@@ -39,53 +39,54 @@ const ALWAYS_PASS: NameSet = NameSet::of(&[
     Name::UserAgent,
     Name::Via,
 ]);
-/// The field that limits how often OPTIONS and TRACE are forwarded (RFC 9110 section 7.6.2).
+/// Field that limits how often OPTIONS and TRACE are forwarded (RFC 9110 section 7.6.2).
 const MAX_FORWARDS: &[u8] = b"Max-Forwards";
-/// Field names that `Connection` may list, in addition to the usual tokens.
+/// Maximum field names in `Connection`, in addition to the usual tokens.
 const NAMED_MAX: usize = 32;
 
-/// The rules for request heads.
+/// Rules for request heads.
 #[derive(Debug)]
 pub struct RequestRules {
     options: options::RequestOptions,
     path: Option<PathMap>,
     upgrades: Vec<String>,
-    /// Send `Connection: close`, because connections are not kept.
+    /// Whether to send `Connection: close`, because connections are not kept.
     close: bool,
     /// Whether edits remove or replace fields.
     removes: bool,
-    /// A comment in `Via` by which this proxy recognizes a request that it has forwarded before.
+    /// Comment in `Via` by which this proxy recognizes requests that it has forwarded.
     mark: String,
-    /// What follows the version in the lines of `Via`, with their end; empty for no such lines.
+    /// Rest of the `Via` line after the version, including CRLF; empty if no `Via` is sent.
     via: String,
 }
 
 /// Properties of the request head that matter after it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentHead {
-    /// The request asks for a protocol switch (`Upgrade`).
+    /// Whether the request asks for a protocol switch (`Upgrade`).
     pub upgrade: bool,
-    /// `Expect: 100-continue` was forwarded: the body is sent later.
+    /// Whether `Expect: 100-continue` was forwarded, so that the body is sent later.
     pub expects: bool,
-    /// The key of a WebSocket whose client has none because it speaks HTTP/2: the server's answer to it is checked.
+    /// Key generated for the WebSocket of an HTTP/2 client, which has none; the server's answer to it is
+    /// verified.
     pub key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
-/// A request's head for a stream.
+/// A request head for an HTTP/2 stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamRequestHead {
-    /// The path and the query, or `*`.
+    /// Path and query, or `*`.
     pub path: Vec<u8>,
     /// `host[:port]`.
     pub authority: Vec<u8>,
-    /// Field lines as HTTP/1 writes them.
+    /// Field lines in HTTP/1 syntax.
     pub lines: Vec<u8>,
-    /// The protocol of an extended CONNECT; empty for a request as the client sent it.
+    /// Protocol of an extended CONNECT; empty for an ordinary request.
     pub protocol: Vec<u8>,
 }
 
 impl RequestRules {
-    /// The rules of a route to a group.
+    /// Creates the rules of a route to a group.
     #[must_use]
     pub fn new(group: &GroupOptions, route: &RouteOptions) -> RequestRules {
         RequestRules::with_mark(group, route, String::new())
@@ -105,8 +106,8 @@ impl RequestRules {
         }
     }
 
-    /// As [`RequestRules::new`], with a mark in `Via` that detects loops. The mark must differ between routes and between
-    /// processes, and be the same on all cores.
+    /// Like [`RequestRules::new`], with a mark in `Via` that detects loops. The mark must differ between
+    /// routes and between processes, and be equal on all cores.
     #[must_use]
     pub fn marked(group: &GroupOptions, route: &RouteOptions, mark: u64) -> RequestRules {
         RequestRules::with_mark(group, route, format!(" ({mark:016x})"))
@@ -123,17 +124,17 @@ impl RequestRules {
             })
     }
 
-    /// Whether the client asks for a protocol to which it may switch.
+    /// Whether the client asks for a protocol that it may switch to.
     #[must_use]
     pub fn asks_for_upgrade(&self, ask: &TemplateContext<'_>) -> bool {
         self.upgrade(ask).is_some()
     }
 
-    /// The head for an HTTP/2 stream; as [`RequestRules::write`]. A switch of protocols is an extended CONNECT where the server `connects`,
-    /// and else left out.
+    /// Returns the head for an HTTP/2 stream; see [`RequestRules::write`]. A protocol switch becomes an
+    /// extended CONNECT if the server supports it (`connects`); otherwise it is omitted.
     ///
     /// # Errors
-    /// Those of [`RequestRules::write`]; 400 for a WebSocket of HTTP/1 without a key.
+    /// The errors of [`RequestRules::write`], and 400 for an HTTP/1 WebSocket without a valid key.
     pub fn stream_head(
         &self,
         ask: &TemplateContext<'_>,
@@ -150,7 +151,7 @@ impl RequestRules {
         }
         let upgrade = !head.protocol.is_empty();
         path::write_target(&mut head.path, self.path.as_ref(), ask)?;
-        // A request of HTTP/1.0 may name no host; a stream's has to.
+        // An HTTP/1.0 request may lack a host, but a stream needs an authority.
         let host = self.host(ask);
         head.authority = if host.is_empty() { ask.upstream.as_bytes() } else { host }.to_vec();
         let mut lines = Lines::new(&mut head.lines);
@@ -162,11 +163,11 @@ impl RequestRules {
         Ok((head, SentHead { upgrade, expects, key: None }))
     }
 
-    /// Writes the whole head. `awaits_continue` says whether the client waits for `100 Continue` before it sends the body;
-    /// if not, `Expect` is not forwarded.
+    /// Writes the whole head. `awaits_continue`: the client waits for `100 Continue` before it sends the
+    /// body; otherwise `Expect` is not forwarded.
     ///
     /// # Errors
-    /// 400 for a request that cannot be forwarded without ambiguity.
+    /// 400 for a request that cannot be forwarded unambiguously.
     pub fn write(
         &self,
         out: &mut Vec<u8>,
@@ -174,7 +175,7 @@ impl RequestRules {
         awaits_continue: bool,
     ) -> Result<SentHead, Reject> {
         let (head, bytes) = (ask.head, ask.bytes);
-        // About what was read is written.
+        // The written head has about the size of the parsed one.
         let read = head.fields.last().map_or(head.target.whole.end(), |field| field.value.end());
         out.reserve(read + 256);
         out.extend_from_slice(head.method_name.of(bytes));
@@ -194,8 +195,8 @@ impl RequestRules {
         Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue, key })
     }
 
-    /// Writes the field lines, but not those of the connection. `chunked` says that they are for HTTP/1, where a body of unknown length
-    /// needs a coding.
+    /// Writes the field lines, except those of the connection. `chunked`: the fields are for HTTP/1, where a
+    /// body of unknown length needs a transfer coding.
     fn write_fields(
         &self,
         lines: &mut Lines<'_>,
@@ -207,7 +208,7 @@ impl RequestRules {
         let named = named_by_connection(&head.fields, bytes)?;
         let empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch)
             || head.fields.has(Name::ContentLength);
-        // Nothing is asked about a field that always passes, unless the route or the client names fields to leave out.
+        // Fields that always pass are not checked, unless the route or the client names fields to omit.
         let always = if self.removes || !named.is_empty() { NameSet::default() } else { ALWAYS_PASS };
         let passing = head.fields.iter().filter(|field| {
             always.has(field.id)
@@ -235,7 +236,7 @@ impl RequestRules {
             BodySize::None => {}
         }
         self.write_forwarded(lines, ask);
-        // What the route sets itself stands in their place.
+        // Fields that the route's edits set or remove are left to them.
         let is_own = |name: Name| self.removes && is_edited(&self.options.edits, name.text().as_bytes());
         if let RequestId::Made(id) = ask.ids.request
             && !is_own(Name::XRequestId)
@@ -256,12 +257,12 @@ impl RequestRules {
         Ok(())
     }
 
-    /// The trailer fields that are forwarded. Some servers merge trailers into the head, so a field that may not be in the
-    /// head may not be in the trailers either.
+    /// Returns the trailer fields to forward. Some servers merge trailers into the head, so a field that is
+    /// not allowed in the head is not allowed here either.
     #[must_use]
     pub fn trailers(&self, trailers: &Fields, ask: &TemplateContext<'_>) -> Fields {
         let mut passed = Fields::new();
-        // The head was written, so there are not too many.
+        // The list was valid when the head was written.
         let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
         for (name, value) in trailers.iter() {
             if self.is_welcome(name, false)
@@ -281,7 +282,7 @@ impl RequestRules {
     fn host<'a>(&'a self, ask: &TemplateContext<'a>) -> &'a [u8] {
         match &self.options.host {
             Host::Set(host) => host.as_bytes(),
-            // One that is empty says that the target has none; an HTTP/1.0 client may send none at all.
+            // An empty `Host` means that the target has no authority; an HTTP/1.0 client may omit the field.
             Host::Pass if !ask.authority().is_empty() || ask.head.field(ask.bytes, Name::Host).is_some() => {
                 ask.authority()
             }
@@ -289,9 +290,9 @@ impl RequestRules {
         }
     }
 
-    /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client; fields of the
-    /// `X-Accel-*` kind never pass; a name with `_` does not pass by default, because applications take `_` for `-`, and one that is
-    /// known with `-` never does.
+    /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client.
+    /// `X-Accel-*` fields never pass. A name with `_` does not pass by default, because applications confuse
+    /// `_` with `-`, and never if the name with `-` is known.
     fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
         (forwarded::dialect_of(Name::of(name), name).is_none() || vouched)
             && !http::is_internal(name)
@@ -304,7 +305,8 @@ impl RequestRules {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
         let passes = match field.id {
-            // A stream has no key (RFC 8441 section 5), and gets none; HTTP/1 gets ours where the client has none.
+            // Over HTTP/2 there is no key (RFC 8441 section 5); over HTTP/1 this proxy generates one if the
+            // client has none.
             Name::SecWebsocketKey | Name::SecWebsocketAccept
                 if is_for_stream || !ask.head.protocol.is_empty() =>
             {
@@ -320,7 +322,7 @@ impl RequestRules {
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
             Name::ProxyAuthorization => false,
-            // Written with one forward less.
+            // Written separately, with a decremented value.
             Name::Other if forwards_of(ask.head, ask.bytes, field).is_some() => false,
             Name::Other if ask.head.is_own(field) => true,
             Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
@@ -396,8 +398,8 @@ impl RequestRules {
         false
     }
 
-    /// The protocols that the client asks for and may switch to. `h2c` must never be among them: HTTP/2 requests in the
-    /// tunnel would bypass every rule.
+    /// Returns the protocols that the client asks for, if it may switch to all of them. `h2c` must never be
+    /// among them: HTTP/2 requests in the tunnel would bypass all rules.
     fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let (head, bytes) = (ask.head, ask.bytes);
         let wanted = head.upgrade(bytes)?;
@@ -408,13 +410,15 @@ impl RequestRules {
     }
 }
 
-/// The valid values of `Max-Forwards` of an OPTIONS request; none for other methods, to which the field does not apply.
+/// Returns the valid values of `Max-Forwards` of an OPTIONS request; none for other methods, to which the
+/// field does not apply.
 pub(crate) fn max_forwards<'x>(head: &'x Head, bytes: &'x [u8]) -> impl Iterator<Item = u64> + 'x {
     let fields = if head.method == Method::Options { &head.fields[..] } else { &[] };
     fields.iter().filter_map(move |field| forwards_of(head, bytes, field))
 }
 
-/// The value of the field where it is a valid `Max-Forwards` of an OPTIONS request; the largest supported one where it exceeds that.
+/// Returns the value of the field if it is a valid `Max-Forwards` of an OPTIONS request, saturated at
+/// `u64::MAX`.
 fn forwards_of(head: &Head, bytes: &[u8], field: &Field) -> Option<u64> {
     if head.method != Method::Options || !field.name.of(bytes).eq_ignore_ascii_case(MAX_FORWARDS) {
         return None;
@@ -425,7 +429,7 @@ fn forwards_of(head: &Head, bytes: &[u8], field: &Field) -> Option<u64> {
     is_number.then(|| digits.iter().fold(0, add))
 }
 
-/// Whether a name with `_` is that of a known field, or of one for this server alone, once `-` stands there.
+/// Whether a name with `_`, once it is replaced by `-`, is that of a known field or of an internal one.
 fn is_known_with_hyphens(name: &[u8]) -> bool {
     let name: Vec<u8> = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
     Name::of(&name) != Name::Other
@@ -433,25 +437,26 @@ fn is_known_with_hyphens(name: &[u8]) -> bool {
         || http::is_internal(&name)
 }
 
-/// Whether a WebSocket is what the client asks for.
+/// Whether the client asks for a WebSocket.
 fn is_websocket(ask: &TemplateContext<'_>) -> bool {
     ask.head.upgrade(ask.bytes).is_some_and(|wanted| wanted.eq_ignore_ascii_case(b"websocket"))
 }
 
-/// The valid key of a WebSocket's client.
+/// Returns the WebSocket key of the client, if it is valid.
 pub(crate) fn client_key<'x>(ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
     let key = ask.head.field(ask.bytes, Name::SecWebsocketKey)?;
     websocket::is_key(key).then_some(key)
 }
 
-/// Whether the client accepts trailers. The proxy forwards them, so it may forward `TE: trailers` (RFC 9110 section 10.1.4).
+/// Whether the client accepts trailers. Because the proxy forwards trailers, it may forward `TE: trailers`
+/// (RFC 9110 section 10.1.4).
 fn accepts_trailers(ask: &TemplateContext<'_>) -> bool {
     ask.head.fields.named(Name::Te).any(|field| {
         scan::list(field.value.of(ask.bytes)).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
     })
 }
 
-/// The field names that `Connection` lists, except those that are never forwarded.
+/// Returns the field names that `Connection` lists, except those that are never forwarded.
 ///
 /// # Errors
 /// 400 if there are more than [`NAMED_MAX`].
@@ -491,7 +496,7 @@ pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
     named.iter().any(|other| other.eq_ignore_ascii_case(name))
 }
 
-/// Whether applications may take a name for the known one though it is another.
+/// Whether applications may confuse the name with `known` although it is spelled differently.
 fn is_disguised(name: &[u8], known: &[u8]) -> bool {
     is_twin(name, known) && !name.eq_ignore_ascii_case(known)
 }
@@ -501,7 +506,8 @@ pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
     has_edited(edits, |other| other.eq_ignore_ascii_case(name))
 }
 
-/// Whether edits remove or replace the field, or one that applications may take for the same: `X_Role` and `X-Role`.
+/// Whether edits remove or replace the field, or one that applications may confuse with it: `X_Role` and
+/// `X-Role`.
 fn is_owned(edits: &Edits, name: &[u8]) -> bool {
     has_edited(edits, |other| is_twin(other, name))
 }

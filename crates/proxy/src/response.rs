@@ -9,10 +9,10 @@ use crate::request::{is_edited, is_named, named_by_connection, removes, write_ed
 use crate::reverse::Reverse;
 use crate::template::TemplateContext;
 
-/// The most interim (1xx) responses that an upstream may send before the final one.
+/// Maximum interim (1xx) responses of an upstream before the final one.
 pub(crate) const INTERIM_MAX: u32 = 32;
 
-/// The rules for response heads.
+/// Rules for response heads.
 #[derive(Debug)]
 pub struct ResponseRules {
     options: options::ResponseOptions,
@@ -22,17 +22,17 @@ pub struct ResponseRules {
     removes: bool,
 }
 
-/// The field lines that depend on the request, computed before the head is written.
+/// Field lines that depend on the request, computed before the head is written.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// Fields that take the place of the upstream's `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
+    /// Fields that replace the upstream's `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
     rewritten: Option<Fields>,
-    /// Lines set and added.
+    /// Lines that edits set and add.
     more: Vec<u8>,
 }
 
 impl ResponseRules {
-    /// The rules of a route to a group.
+    /// Creates the rules of a route to a group.
     #[must_use]
     pub fn new(group: &GroupOptions, route: &RouteOptions) -> ResponseRules {
         let edits = &route.response.edits;
@@ -44,7 +44,7 @@ impl ResponseRules {
         }
     }
 
-    /// Whether lines of this head depend on the request: if not, nothing needs to be prepared.
+    /// Whether lines of this head depend on the request; if not, nothing needs to be prepared.
     #[must_use]
     pub fn depends_on_request(&self, head: &ResponseHead) -> bool {
         self.edited || (self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN))
@@ -69,8 +69,8 @@ impl ResponseRules {
         prepared
     }
 
-    /// Writes the forwarded field lines, without framing fields and without internal fields ([`http::is_internal`]). True where one of
-    /// those names a file.
+    /// Writes the forwarded field lines, without framing fields and internal fields ([`http::is_internal`]).
+    /// True if an internal field names a file.
     pub fn write(
         &self,
         lines: &mut Lines<'_>,
@@ -109,7 +109,7 @@ impl ResponseRules {
         names_file
     }
 
-    /// The forwarded trailer fields, without those that the edits remove.
+    /// Returns the trailer fields to forward, without those that edits remove.
     #[must_use]
     pub fn trailers(&self, trailers: &Fields) -> Fields {
         let mut passed = Fields::new();
@@ -120,7 +120,7 @@ impl ResponseRules {
         passed
     }
 
-    /// Which of the lines that every response has come from the upstream or from edits.
+    /// Returns which of the default fields the upstream or the edits provide.
     #[must_use]
     pub fn own(&self, head: &ResponseHead) -> DefaultFields {
         let server = self.removes && is_edited(&self.options.edits, b"server");
@@ -128,20 +128,20 @@ impl ResponseRules {
     }
 }
 
-/// What `Connection` of a response names.
+/// Returns the field names that `Connection` of a response lists.
 ///
 /// # Errors
-/// If `Connection` lists too many fields.
+/// `Connection` lists too many fields.
 pub fn named<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
     named_by_connection(&head.fields, bytes)
 }
 
-/// The first value of a field that has no number of its own.
+/// Returns the first value of a field without a [`Name`] of its own.
 pub(crate) fn value<'b>(head: &ResponseHead, bytes: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
     let mut fields = head.fields.iter();
     fields.find(|field| field.name.of(bytes).eq_ignore_ascii_case(name)).map(|field| field.value.of(bytes))
 }
 
-/// What depends on where the client sees the server.
+/// Fields whose value depends on the client's view of the server.
 const REWRITTEN: NameSet =
     NameSet::of(&[Name::Location, Name::ContentLocation, Name::Refresh, Name::SetCookie]);

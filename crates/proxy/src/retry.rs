@@ -1,16 +1,16 @@
-//! Whether a request that failed is sent again: pure decisions, and the budget that bounds them.
+//! Decides whether a failed request is retried, within a budget. Decisions are pure functions.
 
 use http::{Method, Status};
 
 use crate::failure::AttemptFailure;
 use crate::options::Retry;
 
-/// Retries that are in hand at first, and at most.
+/// Initial and maximum number of available retries.
 const BUDGET_FULL: u32 = 10;
-/// The budget counts in hundredths of a retry.
+/// Hundredths per retry, the unit of the budget.
 const ONE: u32 = 100;
 
-/// What a group may still spend on retries. Each core has its own.
+/// Retry budget of a group on one core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryBudget {
     hundredths: u32,
@@ -21,48 +21,49 @@ impl RetryBudget {
         RetryBudget { hundredths: BUDGET_FULL * ONE }
     }
 
-    /// A new request earns its share of a retry.
+    /// Adds the share of a retry that a new request earns.
     #[must_use]
     pub(crate) fn earn(self, options: &Retry) -> RetryBudget {
         let earned = self.hundredths.saturating_add(options.budget_percent);
         RetryBudget { hundredths: earned.min(BUDGET_FULL * ONE) }
     }
 
-    /// Spends one retry, if there is one.
+    /// Spends one retry; `None` if the budget does not allow one.
     pub(crate) fn spend(self) -> Option<RetryBudget> {
         self.hundredths.checked_sub(ONE).map(|hundredths| RetryBudget { hundredths })
     }
 }
 
-/// How far a request had come when it failed.
+/// Progress of a request at the time of a failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptProgress {
     pub(crate) method: Method,
-    /// The client has been answered: too late for anything.
+    /// Whether the response to the client has begun, so that no retry is possible.
     pub(crate) begun: bool,
-    /// The request's body can be sent from its beginning.
+    /// Whether the request's body can be sent again from its beginning.
     pub(crate) replayable: bool,
-    /// Attempts made so far, without the one that does not count.
+    /// Attempts made so far, except one that does not count.
     pub(crate) attempts: u32,
-    /// One was made that does not count.
+    /// Whether an attempt that does not count was made.
     pub(crate) has_tried_fresh: bool,
 }
 
-/// What to do after a failure.
+/// Decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryDecision {
-    /// Again, on another connection; the failure says nothing about the server. It counts neither as an attempt nor against the
-    /// budget, so it is made once for a request.
+    /// Retry on another connection, because the failure says nothing about the server. Not counted as an
+    /// attempt or against the budget, so allowed once per request.
     Fresh,
-    /// Again, on another server where there is one, if the budget allows.
+    /// Retry, on another server if there is one and the budget allows.
     Elsewhere,
-    /// The client gets an error response.
+    /// Send an error response to the client.
     GiveUp,
 }
 
-/// Decides. A failed connection has sent nothing, so any request may go elsewhere. A kept connection that was closed
-/// without a word has most likely not been read from, but nobody can be sure: like everything that broke after the
-/// request was sent, it is only repeated for idempotent methods (RFC 9110 section 9.2.2).
+/// Decides what follows a failure. A failed connection has sent nothing, so any request may go elsewhere. A
+/// kept connection that closed without a response has most likely not been read from, but this is not
+/// certain: as after any failure once the request is sent, only idempotent methods are retried (RFC 9110
+/// section 9.2.2).
 pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options: &Retry) -> RetryDecision {
     let harmless = progress.method.is_idempotent() || options.non_idempotent;
     let again = !progress.begun && progress.replayable;
@@ -80,12 +81,12 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
         AttemptFailure::Cut | AttemptFailure::Slow | AttemptFailure::Refused(_) if harmless => {
             RetryDecision::Elsewhere
         }
-        // An invalid response would most likely come again.
+        // A retry would most likely get an invalid response again.
         _ => RetryDecision::GiveUp,
     }
 }
 
-/// The response to the client: the status and the reason.
+/// Returns the status and the reason of the response to the client.
 pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
     match failure {
         AttemptFailure::Connect(reason) => (Status::BAD_GATEWAY, reason),
@@ -169,7 +170,8 @@ mod tests {
                 retries += 1;
             }
         }
-        // Ten in hand, and a fifth of every request but the first, which found the hand full.
+        // Ten retries are available initially; every request but the first, which finds the budget full, adds
+        // a fifth.
         assert_eq!(retries, 10 + 199);
     }
 }

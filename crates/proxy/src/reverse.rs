@@ -1,4 +1,4 @@
-//! Rewrites addresses and paths of upstream servers in response fields to those that the client sees.
+//! Maps addresses and paths of upstream servers in response fields to the client's view.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::template::TemplateContext;
 #[derive(Debug)]
 pub struct Reverse {
     path: Option<PathMap>,
-    /// `host[:port]` of every server, and its host alone.
+    /// `host[:port]` of each server, and the hosts without ports.
     authorities: Vec<String>,
     hosts: Vec<String>,
     cookie_domains: Vec<(String, String)>,
@@ -19,7 +19,7 @@ pub struct Reverse {
 }
 
 impl Reverse {
-    /// The rules of a route to a group.
+    /// Creates the rules of a route to a group.
     #[must_use]
     pub fn new(group: &GroupOptions, route: &RouteOptions) -> Reverse {
         let authorities: Vec<String> = group.servers.iter().map(|server| server.authority()).collect();
@@ -36,13 +36,13 @@ impl Reverse {
         }
     }
 
-    /// Whether anything is rewritten at all.
+    /// Whether rewriting is enabled.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         self.needed
     }
 
-    /// The value of one of the fields as the client is to see it.
+    /// Returns the value of one of the fields in the client's view.
     #[must_use]
     pub fn value<'v>(&self, id: Name, value: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         match id {
@@ -94,7 +94,7 @@ impl Reverse {
         }
     }
 
-    /// `5; url=/path`
+    /// Rewrites `5; url=/path`.
     fn refresh<'v>(&self, value: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         let begins = |at: usize| value[at..].get(..4).is_some_and(|word| word.eq_ignore_ascii_case(b"url="));
         let Some(at) = (0..value.len()).find(|&at| begins(at)).map(|at| at + 4) else {
@@ -110,7 +110,7 @@ impl Reverse {
         Cow::Owned([&value[..at], quotes, &self.url(url, ask), quotes].concat())
     }
 
-    /// `Path` and `Domain` of a cookie.
+    /// Rewrites the `Path` and `Domain` attributes of a cookie.
     fn cookie<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
         let mut attributes = value.split(|&byte| byte == b';');
         let mut out = attributes.next().unwrap_or_default().to_vec();
@@ -120,7 +120,7 @@ impl Reverse {
             let kept = match named(trimmed, b"path=") {
                 Some(path) => match self.path(scan::trim(path)) {
                     Cow::Borrowed(_) => None,
-                    // A cookie for `/api/` would not be sent to `/api`.
+                    // `/api/` would not match a request for `/api`.
                     Cow::Owned(path) => {
                         let path = path.strip_suffix(b"/").filter(|path| !path.is_empty()).unwrap_or(&path);
                         Some([b"Path=", path].concat())
@@ -141,14 +141,14 @@ impl Reverse {
         if changed { Cow::Owned(out) } else { Cow::Borrowed(value) }
     }
 
-    /// The new `Domain` attribute, empty for none; `None` to leave it.
+    /// Returns the new `Domain` attribute, empty to remove it; `None` to leave it unchanged.
     fn domain(&self, domain: &[u8]) -> Option<Vec<u8>> {
         let domain = domain.strip_prefix(b".").unwrap_or(domain);
         let is = |other: &str| other.trim_start_matches('.').as_bytes().eq_ignore_ascii_case(domain);
         if let Some((_, new)) = self.cookie_domains.iter().find(|(old, _)| is(old)) {
             return Some(if new.is_empty() { Vec::new() } else { [b"Domain=", new.as_bytes()].concat() });
         }
-        // A browser would drop a cookie for the upstream's own host.
+        // Browsers reject a cookie for the upstream's own host.
         self.hosts.iter().any(|host| is(host)).then(Vec::new)
     }
 }
@@ -157,7 +157,7 @@ fn named<'a>(attribute: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     attribute.get(..name.len())?.eq_ignore_ascii_case(name).then(|| &attribute[name.len()..])
 }
 
-/// Length of `http://`, `https://` or `//`.
+/// Returns the length of `http://`, `https://` or `//` at the beginning of the URL.
 fn scheme_len(url: &[u8]) -> Option<usize> {
     [&b"http://"[..], b"https://", b"//"].iter().find_map(|scheme| named(url, scheme).map(|_| scheme.len()))
 }
@@ -242,7 +242,7 @@ mod tests {
         }
         assert_eq!(rewritten(Name::Location, "/", Some(("/api", "/"))), "/api/");
         assert_eq!(rewritten(Name::SetCookie, "a=b; Path=/", Some(("/api", "/"))), "a=b; Path=/api");
-        // A prefix that is only added: the root is still a path.
+        // An empty client prefix: the root must remain a path.
         let added = Some(("", "/app"));
         for (id, value, want) in [
             (Name::Location, "/app", "/"),

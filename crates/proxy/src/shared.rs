@@ -1,4 +1,4 @@
-//! What the cores of one proxy share: who is well, how much each server has to do, addresses, TLS sessions.
+//! State shared by the cores of a proxy: health, load, addresses and TLS sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,50 +13,50 @@ use crate::names::ServerAddresses;
 use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamProtocol, UpstreamServer};
 use crate::pool::IdleEntry;
 
-/// The state of a group of upstream servers. Made once; each core makes its [`crate::Proxy`] from it.
+/// State of a group of upstream servers, shared by all cores. Each core creates its [`crate::Group`] from it.
 #[derive(Debug)]
 pub struct GroupShared {
     pub(crate) options: Arc<GroupOptions>,
     pub(crate) servers: Vec<Upstream>,
     pub(crate) gate: ConnectionLimiter,
-    /// Loads are counted over all cores: somebody looks at them.
+    /// Whether loads are counted over all cores, because the balancing method or a limit needs them.
     pub(crate) counted: bool,
-    /// There is one server, which takes any number of requests and needs no cookie: nothing to choose.
+    /// Whether there is a single server without a limit or cookie, so that there is nothing to choose.
     pub(crate) alone: bool,
-    /// A server takes requests whose bodies are here as a whole.
+    /// Whether request bodies are read completely first, because a server needs that.
     pub(crate) stores_bodies: bool,
-    /// A core runs the checks.
+    /// Whether a core runs the health checks.
     pub(crate) checked: AtomicBool,
 }
 
-/// One server.
+/// State of one server.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     /// `host[:port]`, as in `Host`.
     pub(crate) authority: String,
-    /// Identifies it, in cookies and hashes.
+    /// Identifier of the server in cookies and hashes.
     pub(crate) id: u64,
     pub(crate) health: Health,
     /// `None` for a Unix socket.
     pub(crate) names: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
-    /// TLS for HTTP/2; `None` where the server is not asked over that, or in the clear.
+    /// TLS for HTTP/2; `None` without TLS or if the server does not use HTTP/2.
     pub(crate) tls_http2: Option<TlsClient>,
-    /// Idle connections to it, which other groups that ask it share.
+    /// Idle connections to the server, shared with other groups that use it.
     pub(crate) idle: Arc<IdleEntry>,
-    /// What the cores count of it, also for other groups that ask it.
+    /// Counters of the server, shared with other groups that use it.
     pub(crate) counts: Arc<UpstreamCounts>,
-    /// Its share of the requests: that of the options, unless an operator has changed it.
+    /// Current weight: the configured one, unless an operator has changed it.
     weight: AtomicU32,
-    /// Its URL.
+    /// Display name, by default the URL.
     pub(crate) shown: String,
 }
 
 impl GroupShared {
-    /// The state of a group. Names are not resolved yet.
+    /// Creates the state of a group. Names are not resolved yet.
     ///
     /// # Errors
-    /// What is wrong with the options, in words: no server, certificates that cannot be read.
+    /// Describes an error in the options: no server, or unreadable certificates.
     pub fn new(options: GroupOptions) -> Result<Arc<GroupShared>, String> {
         GroupShared::build(options).map(Arc::new)
     }
@@ -82,56 +82,56 @@ impl GroupShared {
         })
     }
 
-    /// What it was made by.
+    /// Returns the options of the group.
     #[must_use]
     pub fn options(&self) -> &GroupOptions {
         &self.options
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.servers.len()
     }
 
-    /// The URL of a server, by its place in the options.
+    /// Returns the display name of a server (by default its URL). `server` is an index into the options.
     #[must_use]
     pub fn shown(&self, server: usize) -> &str {
         &self.servers[server].shown
     }
 
-    /// Requests that wait for a server that is below its limit.
+    /// Returns the number of requests that wait for a server below its limit.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.gate.waiting()
     }
 
-    /// What the cores have counted of a server. Groups that ask the same URL count together.
+    /// Returns the counters of a server, one set per core. Groups that use the same URL share them.
     #[must_use]
     pub fn counters(&self, server: usize) -> Vec<Arc<UpstreamCounters>> {
         self.servers[server].counts.all()
     }
 
-    /// How a server stands at a time of the cores' clock.
+    /// Returns the state of a server at a time of the cores' clock.
     #[must_use]
     pub fn standing(&self, server: usize, now_ms: u64) -> ServerState {
         self.servers[server].health.standing(now_ms)
     }
 
-    /// The same, whatever an operator has ordered.
+    /// Returns the state of a server regardless of the operator's order.
     #[must_use]
     pub fn condition(&self, server: usize, now_ms: u64) -> ServerState {
         self.servers[server].health.condition(now_ms)
     }
 
-    /// What an operator has ordered for a server.
+    /// Returns the operator's order for a server.
     #[must_use]
     pub fn order(&self, server: usize) -> UpstreamOrder {
         self.servers[server].health.order()
     }
 
-    /// Gives a server no more requests (or gives it some again). Those under way end in peace; kept connections to
-    /// it are closed when they are found.
+    /// Sets the operator's order for a server. Requests under way complete; kept connections to a server out
+    /// of service are closed by the next sweep.
     pub fn set_order(&self, server: usize, order: UpstreamOrder, now_ms: u64) {
         self.servers[server].health.set_order(order, now_ms);
         if order == UpstreamOrder::Ready {
@@ -139,19 +139,19 @@ impl GroupShared {
         }
     }
 
-    /// A server's share of the requests.
+    /// Returns the weight of a server.
     #[must_use]
     pub fn weight(&self, server: usize) -> u32 {
         self.servers[server].weight.load(Ordering::Relaxed)
     }
 
-    /// Changes that share until the configuration says another.
+    /// Changes the weight of a server, until a new configuration has a different one.
     pub fn set_weight(&self, server: usize, weight: u32, now_ms: u64) {
         self.servers[server].weight.store(weight, Ordering::Relaxed);
         self.came(now_ms);
     }
 
-    /// Requests under way on a server.
+    /// Returns the number of requests under way on a server.
     #[must_use]
     pub fn active(&self, server: usize) -> u64 {
         let each = self.counters(server);
@@ -159,12 +159,12 @@ impl GroupShared {
         each.iter().map(|core| core.requests.value()).sum::<u64>().saturating_sub(ended)
     }
 
-    /// A server is back: who waits may have it.
+    /// Assigns waiting requests after a server has returned to service.
     pub(crate) fn came(&self, now_ms: u64) {
         self.gate.came(|server| self.is_usable(server, now_ms));
     }
 
-    /// Whether a server may be handed a request that has waited.
+    /// Whether a server may be assigned to a waiting request.
     pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
         self.serves(server, now_ms) && self.is_its_turn(server, now_ms)
     }
@@ -173,7 +173,8 @@ impl GroupShared {
         self.weight(server) > 0 && self.standing(server, now_ms) == ServerState::Up
     }
 
-    /// A backup's turn is when all others are out of service, not when they are busy.
+    /// Whether a server is not a backup, or all servers that are not backups are out of service; busy servers
+    /// do not count as such.
     pub(crate) fn is_its_turn(&self, server: usize, now_ms: u64) -> bool {
         let servers = &self.options.servers;
         !servers[server].backup
@@ -182,7 +183,8 @@ impl GroupShared {
 }
 
 impl Upstream {
-    /// Keeps the weight that an operator has given the server at that place of another group, if the configuration says what it said.
+    /// Keeps the weight that an operator has set for server `at` of the previous group, unless the configured
+    /// weight has changed.
     pub(crate) fn resume_weight(&self, group: &GroupShared, at: usize) {
         if group.options.servers[at].weight == self.weight.load(Ordering::Relaxed) {
             self.weight.store(group.weight(at), Ordering::Relaxed);

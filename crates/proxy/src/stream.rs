@@ -1,4 +1,4 @@
-//! Connections to upstream servers for what is relayed as it is, without HTTP.
+//! Connections to upstream servers for streams that are relayed without HTTP.
 
 use std::rc::Rc;
 use std::task::Context;
@@ -14,34 +14,34 @@ use crate::group::{Group, UpstreamError, UpstreamEvent, UpstreamInUse};
 use crate::retry;
 use crate::template::TemplateContext;
 
-/// Servers that are tried for one client.
+/// Maximum servers tried for one client.
 const ATTEMPTS_MAX: usize = 3;
 
-/// A connection to the server that was chosen for a client. It counts as a request of that server until it is dropped.
+/// A connection to the server chosen for a client. Counts as a request of that server until it is dropped.
 pub struct UpstreamStream<'g> {
     /// The connection.
     pub link: Link,
-    /// The server's place in the options of the group.
+    /// Index of the server in the group's options.
     pub server: usize,
-    /// What it took to connect, in microseconds.
+    /// Time to connect, in microseconds.
     pub connect_us: u64,
     _selection: Selection<'g>,
     _in_use: UpstreamInUse<'g>,
 }
 
-/// Why there is no connection for a client.
+/// Reason for which a client gets no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoUpstreamStream {
-    /// No server can be used or connected to: the reason, and the last one that was tried.
+    /// No server can be used or connected to: the reason, and the index of the last server tried.
     Failed(&'static str, Option<usize>),
-    /// The client has disconnected meanwhile.
+    /// The client has disconnected.
     Left,
 }
 
-/// The client, while a server is chosen.
+/// The client of a stream, for choosing a server.
 struct StreamRequester<'c> {
     client: &'c StreamClient,
-    /// The head that there is not.
+    /// An empty head, because a stream has none.
     head: Head,
 }
 
@@ -69,7 +69,7 @@ impl Requester for StreamRequester<'_> {
         false
     }
 
-    /// A client may have sent all that it has to say, and waits for what comes back.
+    /// Checks for a reset only: a client that has closed its sending side may wait for the response.
     fn poll_left(&self, cx: &Context<'_>) -> bool {
         self.client.poll_gone(cx)
     }
@@ -80,18 +80,18 @@ impl Requester for StreamRequester<'_> {
 }
 
 impl Group {
-    /// The URL of a server, by its place in the options.
+    /// Returns the display name of a server (by default its URL). `server` is an index into the options.
     #[must_use]
     pub fn shown(&self, server: usize) -> &Rc<str> {
         &self.0.shown[server]
     }
 
-    /// Connects a client to a server of the group, and sends the PROXY protocol header where the group has it. A server that
-    /// cannot be connected to within `connect_ms` is reported, counts as failed, and the next one is tried. `name` stands for the
-    /// request in reports.
+    /// Connects a client to a server of the group, and sends the PROXY protocol header if the group uses it.
+    /// A server that cannot be connected to within `connect_ms` is reported and counted as failed, and the
+    /// next one is tried. `name` replaces the request target in reports.
     ///
     /// # Errors
-    /// No server is in service, or none of those tried could be connected to; the client has left.
+    /// No server is in service, none of those tried could be connected to, or the client has left.
     pub async fn open_stream(
         &self,
         client: &StreamClient,

@@ -1,4 +1,4 @@
-//! The groups of a configuration in the place of those of the one before.
+//! Replaces the groups of one configuration by those of the next, preserving their state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 use crate::options::{GroupOptions, UpstreamServer};
 use crate::shared::GroupShared;
 
-/// Makes the groups of a configuration one after the other, which may replace those of another one.
+/// Builds the groups of a new configuration one after the other, reusing those of the previous one.
 ///
-/// A group whose options stay is the same group. Otherwise a server that was in a group before is as well or ill as it was there. Idle
-/// connections and counts are shared by all groups that ask the same server. Groups and servers are looked up by hash: there may be tens
-/// of thousands.
+/// A group whose options are unchanged is reused. Otherwise servers that were in a previous group keep their
+/// health. Idle connections and counters are shared by all groups that use the same server. Groups and
+/// servers are looked up by hash, because there may be tens of thousands.
 #[derive(Debug, Default)]
 pub struct GroupSuccession {
-    /// The groups before; `None` for those that stay.
+    /// The previous groups; `None` for those already reused.
     before: Vec<Option<Arc<GroupShared>>>,
     by_options: HashMap<Arc<GroupOptions>, Vec<usize>>,
-    /// Servers of the groups before by URL: the places of the group and of the server in it, the first one at the end.
+    /// Servers of the previous groups by URL: indices of the group and the server, in reverse order.
     servers_before: HashMap<String, Vec<(usize, usize)>>,
-    /// Servers of the groups made so far, by URL: one for each way of connecting to them.
+    /// Servers of the groups built so far, by URL; one entry for each way of connecting to them.
     servers: HashMap<String, Vec<(Arc<GroupShared>, usize)>>,
 }
 
-/// Whether connections to one can be used for the other.
+/// Whether connections to `one` can be used for `other`.
 fn share_connections(one: &UpstreamServer, other: &UpstreamServer) -> bool {
     one.at == other.at && one.tls == other.tls && one.protocol == other.protocol
 }
 
 impl GroupSuccession {
-    /// Groups that are to be replaced.
+    /// Creates a succession to these groups.
     #[must_use]
     pub fn of(before: &[Arc<GroupShared>]) -> GroupSuccession {
         let mut all = GroupSuccession::default();
-        // The first of several is taken first: from the end of a list.
+        // Filled in reverse, because entries are popped from the end and the first of several comes first.
         for (at, group) in before.iter().enumerate().rev() {
             all.by_options.entry(group.options.clone()).or_default().push(at);
             for (server, upstream) in group.servers.iter().enumerate().rev() {
@@ -43,10 +43,10 @@ impl GroupSuccession {
         all
     }
 
-    /// The group with these options.
+    /// Returns the group with these options, reused if possible.
     ///
     /// # Errors
-    /// As [`GroupShared::new`].
+    /// See [`GroupShared::new`].
     pub fn next(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
         let same = self.by_options.get_mut(&options).and_then(Vec::pop);
         let group = match same.and_then(|at| self.before[at].take()) {

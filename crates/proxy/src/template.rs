@@ -1,4 +1,4 @@
-//! A request, as the rules of the proxy see it.
+//! A request, as seen by the proxy's rules and templates.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -8,33 +8,33 @@ use http::template::{OwnValues, TlsValues, Values};
 use http::{Head, Reject, RequestIds};
 use net::{Client, Peer, Request, TlsSession, VerifiedUser};
 
-/// One request, as the rules for heads see it.
+/// Values of one request for the proxy's rules and templates.
 #[derive(Clone, Copy)]
 pub struct TemplateContext<'x> {
-    /// Its parsed head.
+    /// Parsed request head.
     pub head: &'x Head,
-    /// The bytes that the head's spans refer to.
+    /// Bytes that the head's spans refer to.
     pub bytes: &'x [u8],
-    /// Who sent it to us.
+    /// Immediate sender of the request.
     pub peer: Peer,
-    /// Who asks.
+    /// The client, possibly as named by a trusted proxy.
     pub client: Client,
     /// The client's TLS connection with this server, if it has one.
     pub tls: Option<&'x TlsSession>,
-    /// What becomes of empty segments in its path.
+    /// Treatment of empty path segments.
     pub empty_segments: EmptySegments,
-    /// Its ids.
+    /// Request and trace ids.
     pub ids: RequestIds,
-    /// The user that this server has verified.
+    /// User that this server has authenticated.
     pub user: Option<&'x VerifiedUser>,
-    /// `host:port` of the chosen upstream.
+    /// `host[:port]` of the chosen upstream.
     pub upstream: &'x str,
-    /// The variables that the configuration defines.
+    /// Variables that the configuration defines.
     pub own: Option<&'x dyn OwnValues>,
 }
 
 impl<'x> TemplateContext<'x> {
-    /// A request for an upstream.
+    /// Returns the context of a request for an upstream.
     #[must_use]
     pub fn of(request: &Request<'x>, upstream: &'x str) -> TemplateContext<'x> {
         let (head, bytes) = request.head();
@@ -53,39 +53,39 @@ impl<'x> TemplateContext<'x> {
         }
     }
 
-    /// The path that routes match, percent-encoded.
+    /// Returns the path that routes match, percent-encoded.
     ///
     /// # Errors
-    /// 400 for a path that servers read in two ways.
+    /// 400 for an ambiguous path.
     pub fn path(&self) -> Result<Cow<'x, [u8]>, Reject> {
         encoded_path(self.head.target.path(self.bytes), self.empty_segments)
     }
 
-    /// The sender's address; none over a Unix socket.
+    /// Returns the sender's address; `None` for a Unix socket.
     #[must_use]
     pub fn sender(&self) -> Option<SocketAddr> {
         address_of(self.peer)
     }
 
-    /// The client's address; none over a Unix socket.
+    /// Returns the client's address; `None` for a Unix socket.
     #[must_use]
     pub fn client_address(&self) -> Option<SocketAddr> {
         address_of(self.client.address)
     }
 
-    /// `https` or `http`.
+    /// Returns `https` or `http`.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         if self.client.secure { "https" } else { "http" }
     }
 
-    /// `host[:port]` that the request is for.
+    /// Returns the `host[:port]` of the request.
     #[must_use]
     pub fn authority(&self) -> &'x [u8] {
         self.head.authority.of(self.bytes)
     }
 
-    /// What variables of header values stand for.
+    /// Returns the values of variables in header templates.
     #[must_use]
     pub fn values(&self) -> Values<'x> {
         Values {

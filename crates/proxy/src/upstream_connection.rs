@@ -1,4 +1,4 @@
-//! An upstream connection: at rest in a pool, or with buffers while a request is on it.
+//! An upstream connection: idle in a pool, or with buffers while it carries a request.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,37 +10,38 @@ use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure, SendP
 use crate::failure::AttemptFailure;
 use crate::options::KeepAlive;
 
-/// Bytes of an input buffer to begin with: nearly every response that is not a download.
+/// Initial size of an input buffer, sufficient for nearly every response that is not a download.
 const INPUT_BYTES: usize = 16 * 1024;
-/// What an input buffer grows to while a large response streams through it. On loopback a packet carries up to 64 KiB: a buffer that
-/// takes it whole halves the CPU time of a proxied MiB (labs/bodies.toml); twice as much saves a tenth more.
+/// Size of an input buffer while a large response streams through it. On loopback a packet carries up to 64
+/// KiB: a buffer that holds it whole halves the CPU time of a proxied MiB (labs/bodies.toml); twice as much
+/// saves a further tenth.
 const INPUT_BYTES_STREAMING: usize = 128 * 1024;
-/// The size of input buffers while memory is short.
+/// Size of input buffers while memory is short.
 const INPUT_BYTES_SHORT: usize = 4 * 1024;
-/// Bytes of buffers that a core keeps.
+/// Maximum bytes of unused buffers that a core keeps.
 const POOL_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The buffers of a core's upstream connections that are not in use.
+/// Unused buffers of a core's upstream connections.
 pub(crate) type UpstreamBuffers = BufferPool<ClientMachine>;
 
-/// What there is to know of a connection at rest. It holds no buffer.
+/// State of an idle connection, which holds no buffer.
 pub(crate) struct IdleConnection {
-    /// The address that it goes to; `None` for a Unix socket.
+    /// Address of the server; `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
-    /// Requests that it has carried.
+    /// Number of requests carried so far.
     served: u32,
-    /// When it is of no more use.
+    /// Time at which the connection expires.
     pub(crate) until_ms: u64,
 }
 
-/// What reading from a connection brought.
+/// Result of reading from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputOutcome {
-    /// Bytes, in its input.
+    /// Bytes were added to the input.
     Some,
-    /// Nothing yet.
+    /// Nothing has been received.
     Nothing,
-    /// The end of the upstream's stream.
+    /// The upstream has closed its sending side.
     End,
 }
 
@@ -50,20 +51,20 @@ pub(crate) struct UpstreamConnection {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) buffers: HeldBuffers<ClientMachine>,
     served: u32,
-    /// It came from the pool.
+    /// Whether the connection came from the pool.
     pub(crate) reused: bool,
-    /// Nothing has come from the upstream since the request began.
+    /// Whether nothing has been received since the request began.
     silent: bool,
-    /// When bytes were last received, by the core's clock; 0 while it is silent.
+    /// Time at which bytes were last received, by the core's clock; 0 before the first.
     pub(crate) received_ms: u64,
-    /// How long it may lie idle after this response; set by its head.
+    /// Maximum idle time after this response, from its head.
     pub(crate) idle_ms: u64,
-    /// What the upstream was seen to take.
+    /// Bytes that the upstream has accepted.
     progress: SendProgress,
 }
 
 impl IdleConnection {
-    /// Takes it up for a request.
+    /// Prepares the connection for a request.
     #[inline]
     pub(crate) fn take_up(self, link: Link, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
         let IdleConnection { address, served, .. } = self;
@@ -72,7 +73,7 @@ impl IdleConnection {
 }
 
 impl UpstreamConnection {
-    /// A connection just made.
+    /// Wraps a new connection.
     #[inline]
     pub(crate) fn new(
         link: Link,
@@ -92,41 +93,42 @@ impl UpstreamConnection {
         }
     }
 
-    /// Whether anything waits to be sent, what TLS has taken and the kernel has not among it.
+    /// Whether bytes wait to be sent, including those that TLS has accepted but the kernel has not.
     pub(crate) fn is_behind(&self) -> bool {
         self.backlog() > 0 || self.link.is_behind()
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         self.buffers.out.backlog()
     }
 
-    /// Whether bytes of its buffers wait to be sent, where it holds buffers.
+    /// Whether bytes in the buffers wait to be sent; false without buffers.
     pub(crate) fn waits(&self) -> bool {
         self.buffers.waits()
     }
 
-    /// Sends what the upstream takes now; true where nothing is left.
+    /// Sends as much as the upstream accepts; true if nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         self.buffers.out.try_flush(&mut self.link)
     }
 
-    /// Whether the upstream has taken anything since the last call. Costs a system call.
+    /// Whether the upstream has accepted anything since the last call. Costs a system call.
     pub(crate) fn has_taken(&mut self) -> bool {
         self.progress.look(self.link.stream())
     }
 
-    /// Adds bytes of a body, without waiting: a large piece is sent from where it stands, as far as the upstream takes it now.
+    /// Adds bytes of a body without waiting. A large piece is sent without copying, as far as the upstream
+    /// accepts it immediately.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.buffers.out.offer(&mut self.link, bytes)
     }
 
-    /// The next step of the response to a request of that method; [`Step::NeedMore`] where no more has been received. The
-    /// caller consumes the bytes of every other step.
+    /// Returns the next step of the response to a request with this method; [`Step::NeedMore`] if nothing
+    /// more has been received. The caller consumes the bytes of every other step.
     ///
     /// # Errors
-    /// The response is invalid, or the connection broke before its end.
+    /// The response is invalid, or the connection was closed before its end.
     pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<Fed, AttemptFailure> {
         loop {
             let Buffers { machine, input, .. } = &mut *self.buffers;
@@ -154,15 +156,15 @@ impl UpstreamConnection {
         }
     }
 
-    /// The failure for a head, whose bytes these are, that the machine has refused.
+    /// Returns the failure for a head with these bytes that the parser has refused.
     pub(crate) fn refused_head(&self, reason: &'static str, bytes: &[u8]) -> AttemptFailure {
         AttemptFailure::of_head(reason, self.buffers.machine.head.refused_field(bytes))
     }
 
-    /// Reads what is there, for a protocol that is not HTTP/1.
+    /// Reads available bytes, for a protocol other than HTTP/1.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection was closed abnormally.
     pub(crate) fn read_some(&mut self) -> Result<InputOutcome, AttemptFailure> {
         match self.fill() {
             Ok(Some(0)) => Ok(InputOutcome::End),
@@ -173,7 +175,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Whether there may be something to receive now; false is certain.
+    /// Whether there may be bytes to receive; false is certain.
     pub(crate) fn has_news(&self) -> bool {
         !self.buffers.input.is_empty() || self.link.has_input() || self.has_begun()
     }
@@ -183,7 +185,7 @@ impl UpstreamConnection {
         self.buffers.machine.body().is_some()
     }
 
-    /// Whether the response is a 408 that a server sends on an idle connection just before it closes it, and that has crossed
+    /// Whether the response is a 408 that the server sent before closing an idle connection, and that crossed
     /// with the request.
     pub(crate) fn is_idle_timeout(&self) -> bool {
         let head = &self.buffers.machine.head;
@@ -198,7 +200,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// The failure for a connection that ended before the response was complete.
+    /// Returns the failure for a connection that ended before the response was complete.
     pub(crate) fn cut(&self, reason: &'static str) -> AttemptFailure {
         match (self.has_begun(), self.silent && self.reused) {
             (true, _) => AttemptFailure::Body(reason),
@@ -207,7 +209,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// What its buffers hold of memory; where that is short they hold less from now on.
+    /// Returns the memory held by the buffers, in bytes. Trims them first if memory is short.
     pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
         let Some(buffers) = self.buffers.held() else { return 0 };
         if is_short {
@@ -216,7 +218,7 @@ impl UpstreamConnection {
         buffers.weight_bytes()
     }
 
-    /// Reads what is there: how many bytes, 0 at the end, `None` where nothing is.
+    /// Reads available bytes and returns their number: 0 at the end, `None` if there are none.
     fn fill(&mut self) -> Result<Option<usize>, Fault> {
         let is_short = self.link.core().memory().pressure() >= Pressure::High;
         let buffers = &mut *self.buffers;
@@ -228,7 +230,8 @@ impl UpstreamConnection {
             (false, true) => INPUT_BYTES_STREAMING,
             (false, false) => INPUT_BYTES,
         };
-        // A buffer with nothing in it gets its whole size; one with the beginning of a head grows when it is full.
+        // An empty buffer gets its full size at once; one with the beginning of a head grows only when it is
+        // full.
         let least = if buffers.input.is_empty() { size } else { 1 };
         let read = self.link.try_read(buffers.room(size, least))?;
         if let Some(len @ 1..) = read {
@@ -239,13 +242,14 @@ impl UpstreamConnection {
         Ok(read)
     }
 
-    /// Puts it to rest, where it can serve again: the response has ended and nothing came after it.
+    /// Makes the connection idle if it can be reused: the response has ended and nothing follows it.
     pub(crate) fn rest(self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
         let is_done = self.buffers.machine.is_reusable();
         self.rest_where(is_done, options, now_ms)
     }
 
-    /// The same; `is_done` says that the response has ended, and leaves the connection as it was.
+    /// Like [`UpstreamConnection::rest`], with `is_done`: the response has ended and the connection is
+    /// reusable.
     pub(crate) fn rest_where(
         mut self,
         is_done: bool,
@@ -262,22 +266,23 @@ impl UpstreamConnection {
         Some((self.link, IdleConnection { address: self.address, served, until_ms }))
     }
 
-    /// Gives its buffers back for as long as nothing is in them: while a request waits for its answer, others use
-    /// them, and they stay in the processor's caches.
+    /// Returns the buffers while they are empty, so that others can use them while the request waits, and
+    /// they stay in the processor's caches.
     pub(crate) fn release(&mut self) {
         if self.silent && self.backlog() == 0 {
             self.buffers.release();
         }
     }
 
-    /// Takes buffers again.
+    /// Takes buffers again after [`UpstreamConnection::release`].
     pub(crate) fn hold(&mut self) {
         self.buffers.hold();
     }
 }
 
-/// How long the upstream keeps an idle connection, in milliseconds, by its `Keep-Alive` field: a little less than it
-/// says, because both clocks run while the next request travels. `None` where it says nothing.
+/// Returns how long the upstream keeps an idle connection, in milliseconds, from its `Keep-Alive` field:
+/// slightly less than announced, because time passes while the next request travels. `None` if nothing is
+/// announced.
 pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64> {
     let value = head.field(bytes, Name::KeepAlive)?;
     let seconds = scan::list(value).find_map(|part| {
@@ -288,7 +293,7 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
     Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
 }
 
-/// A pool for the upstream connections of a core.
+/// Creates the buffer pool for the upstream connections of a core.
 pub(crate) fn pool(memory: &Rc<Memory>) -> Rc<UpstreamBuffers> {
     Rc::new(BufferPool::new(memory, POOL_BYTES_MAX))
 }

@@ -1,4 +1,4 @@
-//! A request that this server sends for itself: no client waits for its response, so it needs nothing but the upstream's side.
+//! A request that this server sends on its own behalf: it has only an upstream side, and no client.
 
 use http::{Limits, Method, ResponseHead, Status};
 use net::{Core, Fault, MemoryHeld, PIECE_WEIGHT_BYTES, Pressure};
@@ -7,36 +7,36 @@ use crate::failure::AttemptFailure;
 use crate::response::INTERIM_MAX;
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
-/// Bytes that one response moves before other tasks on the core run.
+/// Bytes that one response moves before it yields to other tasks on the core.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// What bounds such a request. The caller bounds the content of the response.
+/// Limits of a request. The caller limits the content of the response.
 pub(crate) struct RequestBounds {
-    /// Sizes of the response head.
+    /// Limits of the response head.
     pub(crate) limits: Limits,
-    /// From the request's last byte to the response's whole head, in milliseconds.
+    /// Timeout from the last byte of the request to the complete response head, in milliseconds.
     pub(crate) head_ms: u64,
-    /// Between two pieces of a body, either way, in milliseconds.
+    /// Timeout between two pieces of a body, in either direction, in milliseconds.
     pub(crate) between_ms: u64,
-    /// When all of it must be over, by the core's clock.
+    /// Deadline of the whole request, by the core's clock.
     pub(crate) deadline_ms: u64,
 }
 
-/// One request to an upstream server. Dropping it closes its connection, or resets its stream.
+/// A request to an upstream server. Dropping it closes its connection or resets its stream.
 pub(crate) struct UpstreamRequest {
     side: UpstreamSide,
     method: Method,
     bounds: RequestBounds,
-    /// A part of the request is not sent yet, and the upstream still reads.
+    /// Whether a part of the request is unsent and the upstream still reads.
     is_sending: bool,
     was_sent: bool,
-    /// Bytes received since other tasks last ran.
+    /// Bytes received since the task last yielded.
     moved_bytes: usize,
     held: MemoryHeld,
 }
 
 impl UpstreamRequest {
-    /// A request whose head and body were given to `side`.
+    /// Creates a request whose head and body were given to `side`.
     pub(crate) fn new(mut side: UpstreamSide, method: Method, bounds: RequestBounds) -> UpstreamRequest {
         let weight = side.weigh(false);
         let held = side.core().memory().hold(weight);
@@ -47,7 +47,7 @@ impl UpstreamRequest {
         self.side.core()
     }
 
-    /// Sends the request, and reads the head of the final response.
+    /// Sends the request and reads the head of the final response.
     pub(crate) async fn read_head(&mut self) -> Result<(), AttemptFailure> {
         for _ in 0..=INTERIM_MAX {
             self.step().await?;
@@ -64,18 +64,19 @@ impl UpstreamRequest {
         Err(AttemptFailure::Invalid("the upstream sends interim responses without end"))
     }
 
-    /// The response head, with the bytes that its spans refer to; only between [`UpstreamRequest::read_head`] and the
-    /// first piece of content.
+    /// Returns the response head and the bytes that its spans refer to; only valid between
+    /// [`UpstreamRequest::read_head`] and the first piece of content.
     pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
         self.side.head()
     }
 
-    /// Where it goes.
+    /// Returns the upstream side.
     pub(crate) fn side(&self) -> &UpstreamSide {
         &self.side
     }
 
-    /// Waits for the next piece of content: true if there is one in [`UpstreamRequest::data`], false at the end.
+    /// Waits for the next piece of content: true if there is one in [`UpstreamRequest::data`], false at the
+    /// end.
     pub(crate) async fn read_piece(&mut self) -> Result<bool, AttemptFailure> {
         let is_data = self.step().await? == UpstreamStep::Data;
         if is_data {
@@ -84,19 +85,19 @@ impl UpstreamRequest {
         Ok(is_data)
     }
 
-    /// The last piece of content.
+    /// Returns the last piece of content.
     pub(crate) fn data(&self) -> &[u8] {
         self.side.data()
     }
 
-    /// Where it went, after the end of the response; and whether the whole request was sent.
+    /// Returns the upstream side after the end of the response, and whether the whole request was sent.
     pub(crate) fn into_side(self) -> (UpstreamSide, bool) {
         (self.side, self.was_sent)
     }
 
-    /// Waits for the next step of the response, and sends what is left of the request meanwhile.
+    /// Waits for the next step of the response, while sending the rest of the request.
     async fn step(&mut self) -> Result<UpstreamStep, AttemptFailure> {
-        // Even if the upstream is fast, other tasks must run.
+        // Yields even if the upstream is always ready.
         if self.moved_bytes >= TURN_BYTES {
             self.moved_bytes = 0;
             self.core().yield_now().await;
@@ -125,7 +126,7 @@ impl UpstreamRequest {
             };
             match self.wait(since_ms.saturating_add(patience_ms)).await {
                 Ok(()) => {}
-                // It takes what was sent before, and has its time.
+                // The upstream still accepts bytes that were sent before, so the timeout starts again.
                 Err(_) if self.is_sending && self.is_in_time() && self.side.has_taken() => {
                     since_ms = self.core().now_ms();
                 }
@@ -143,7 +144,7 @@ impl UpstreamRequest {
         self.core().now_ms() < self.bounds.deadline_ms
     }
 
-    /// Sends what the upstream takes now; true if it took something.
+    /// Sends as much as the upstream accepts; true if it accepted anything.
     fn send(&mut self) -> bool {
         let backlog = self.side.backlog();
         match self.side.try_flush() {
@@ -151,7 +152,7 @@ impl UpstreamRequest {
                 (self.is_sending, self.was_sent) = (!flushed, flushed);
                 flushed || self.side.backlog() != backlog
             }
-            // The upstream may have answered before it closed: its response is read next.
+            // The upstream may have responded before it closed, so its response is read next.
             Err(_) => {
                 self.is_sending = false;
                 self.side.abandon();
@@ -160,7 +161,8 @@ impl UpstreamRequest {
         }
     }
 
-    /// Waits until either direction can continue, at most until `until_ms` or the end of the whole request's time.
+    /// Waits until either direction can continue, at most until `until_ms` or the deadline of the whole
+    /// request.
     async fn wait(&mut self, until_ms: u64) -> Result<(), Fault> {
         let is_short = self.core().memory().pressure() >= Pressure::High;
         self.side.release();

@@ -1,5 +1,5 @@
-//! The upstream's side of a request: an HTTP/1 connection of its own, a stream of a shared HTTP/2 connection, or a
-//! connection of FastCGI and its kin.
+//! Upstream side of a request: an HTTP/1 connection, a stream of a shared HTTP/2 connection, or a connection
+//! to a FastCGI, uwsgi or SCGI server.
 
 use std::borrow::Cow;
 
@@ -13,37 +13,37 @@ use crate::cgi_side::{CgiSide, CgiStep};
 use crate::failure::AttemptFailure;
 use crate::upstream_connection::{UpstreamConnection, announced_idle_ms};
 
-/// Where a request goes.
+/// Upstream side of a request.
 pub(crate) enum UpstreamSide {
-    /// An HTTP/1 connection, which carries this request alone now.
+    /// An HTTP/1 connection that carries only this request at present.
     H1(Http1Side),
-    /// A stream. Boxed, so that a request over HTTP/1 does not pay for it.
+    /// An HTTP/2 stream. Boxed, so that it does not enlarge HTTP/1 requests.
     Stream(Box<H2Stream>),
     /// FastCGI, uwsgi or SCGI.
     Cgi(Box<CgiSide>),
 }
 
-/// An HTTP/1 connection, and where its response is read.
+/// An HTTP/1 connection and the read position of its response.
 pub(crate) struct Http1Side {
     pub(crate) connection: UpstreamConnection,
-    /// Whether the request's body goes in chunks: its length is not known.
+    /// Whether the request body is chunked, because its length is unknown.
     chunked: bool,
-    /// Bytes of the last step, which are consumed with the next one.
+    /// Bytes of the last step, consumed at the beginning of the next one.
     consumed: usize,
-    /// Content of the last step.
+    /// Content of the last step, as a range of the input.
     data: Span,
 }
 
-/// What a response brings next.
+/// Result of [`UpstreamSide::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamStep {
     Pending,
-    /// In [`UpstreamSide::head`].
+    /// A head, in [`UpstreamSide::head`].
     Head,
-    /// In [`UpstreamSide::data`] until the next step.
+    /// Content, in [`UpstreamSide::data`] until the next step.
     Data,
     End,
-    /// Much was read that is no response: others have their turn.
+    /// Many bytes outside the response's content were read; the caller lets other tasks run.
     Noise,
 }
 
@@ -64,7 +64,7 @@ impl UpstreamSide {
         }
     }
 
-    /// When bytes of the response were last received, by the core's clock; 0 while none were.
+    /// Returns when bytes of the response were last received, by the core's clock; 0 before the first.
     pub(crate) fn received_ms(&self) -> u64 {
         match self {
             UpstreamSide::H1(side) => side.connection.received_ms,
@@ -82,7 +82,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether the response says that the connection was idle for too long, and has crossed with the request.
+    /// Whether the response is a 408 for an idle connection that crossed with the request.
     pub(crate) fn is_idle_timeout(&self) -> bool {
         matches!(self, UpstreamSide::H1(side) if side.connection.is_idle_timeout())
     }
@@ -110,7 +110,8 @@ impl UpstreamSide {
         }
     }
 
-    /// The same; a large piece is sent from where it stands, as far as the upstream takes it now.
+    /// Adds bytes of the body. A large piece is sent without copying, as far as the upstream accepts it
+    /// immediately.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             UpstreamSide::H1(side) => {
@@ -129,7 +130,7 @@ impl UpstreamSide {
         Ok(())
     }
 
-    /// The body is complete; `trailers` makes its trailers where the upstream gets them.
+    /// Marks the body as complete. `trailers` is called only if trailers can be sent.
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> Fields) {
         match self {
             UpstreamSide::H1(side) if side.chunked => {
@@ -141,7 +142,7 @@ impl UpstreamSide {
         }
     }
 
-    /// The upstream reads no more of it.
+    /// Discards unsent bytes of the body, because the upstream no longer reads it.
     pub(crate) fn abandon(&mut self) {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.out.clear(),
@@ -150,7 +151,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Bytes that wait to be sent.
+    /// Returns the number of bytes that wait to be sent.
     pub(crate) fn backlog(&self) -> usize {
         match self {
             UpstreamSide::H1(side) => side.connection.backlog(),
@@ -159,7 +160,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether anything waits to be sent, what TLS has taken and the kernel has not among it.
+    /// Whether bytes wait to be sent, including those that TLS has accepted but the kernel has not.
     pub(crate) fn is_behind(&self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.connection.is_behind(),
@@ -168,11 +169,11 @@ impl UpstreamSide {
         }
     }
 
-    /// Sends what the upstream takes now; true where nothing is left.
+    /// Sends as much as the upstream accepts; true if nothing is left.
     pub(crate) fn try_flush(&mut self) -> Result<bool, Fault> {
         match self {
             UpstreamSide::H1(side) => side.connection.try_flush(),
-            // The connection's task sends it.
+            // Sent by the HTTP/2 connection's task.
             UpstreamSide::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
             UpstreamSide::Stream(stream) => Ok(!stream.is_behind()),
             UpstreamSide::Cgi(side) => side.try_flush(),
@@ -181,10 +182,10 @@ impl UpstreamSide {
 
     // ---- the response ----
 
-    /// What comes next; what the step before returned is done with.
+    /// Returns the next part of the response and consumes the bytes of the step before.
     ///
     /// # Errors
-    /// The response is invalid, or it ends before its end.
+    /// The response is invalid or truncated.
     pub(crate) fn step(&mut self, method: Method, limits: &Limits) -> Result<UpstreamStep, AttemptFailure> {
         match self {
             UpstreamSide::H1(side) => side.step(method, limits),
@@ -205,7 +206,8 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether the upstream has taken anything of the request since the last call, also where no room was reported. Costs a system call.
+    /// Whether the upstream has accepted any bytes since the last call, even if no writability was reported.
+    /// Costs a system call.
     pub(crate) fn has_taken(&mut self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.connection.has_taken(),
@@ -214,7 +216,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether [`UpstreamSide::step`] may have something to return now; false is certain.
+    /// Whether [`UpstreamSide::step`] may return something; false is certain.
     pub(crate) fn has_news(&self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.connection.has_news(),
@@ -222,7 +224,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether the content of the last step was the last; what the step returned is done with then.
+    /// Whether the content of the last step was the last; if so, consumes it.
     pub(crate) fn ends(&mut self) -> bool {
         match self {
             UpstreamSide::H1(side) => side.ends(),
@@ -230,12 +232,12 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether the client has the whole response, and the server has not ended it.
+    /// Whether the response has all announced content although the server has not ended it.
     pub(crate) fn is_unended(&self) -> bool {
         matches!(self, UpstreamSide::Cgi(side) if side.is_unended())
     }
 
-    /// The head of the last step.
+    /// Returns the head of the last step, with the bytes that its spans refer to.
     pub(crate) fn head(&self) -> (&ResponseHead, &[u8]) {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.head(),
@@ -244,7 +246,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Whether that head switches protocols; `asked` says that the request's did ask for it.
+    /// Whether the head switches protocols. `asked`: the request asked for it.
     pub(crate) fn switches(&self, asked: bool) -> bool {
         let status = self.head().0.status;
         match self {
@@ -255,7 +257,7 @@ impl UpstreamSide {
         }
     }
 
-    /// The head is that of the final response.
+    /// Records that the current head is that of the final response.
     pub(crate) fn note_final_head(&mut self) {
         match self {
             UpstreamSide::H1(side) => {
@@ -267,14 +269,14 @@ impl UpstreamSide {
         }
     }
 
-    /// The head was interim: another one follows.
+    /// Continues after an interim head.
     pub(crate) fn next_head(&mut self) {
         if let UpstreamSide::H1(side) = self {
             side.connection.buffers.machine.next();
         }
     }
 
-    /// Content of the last step.
+    /// Returns the content of the last step.
     pub(crate) fn data(&self) -> &[u8] {
         match self {
             UpstreamSide::H1(side) => side.data.of(side.connection.buffers.input.rest()),
@@ -283,7 +285,7 @@ impl UpstreamSide {
         }
     }
 
-    /// The trailers of a response that is complete, if it may have some.
+    /// Returns the trailers of a complete response, if the protocol supports them.
     pub(crate) fn trailers(&self) -> Option<Cow<'_, Fields>> {
         match self {
             UpstreamSide::H1(side) => {
@@ -296,7 +298,8 @@ impl UpstreamSide {
 
     // ---- waiting ----
 
-    /// What its buffers hold of memory; where that is short they hold less from now on. A stream's are counted with its connection.
+    /// Returns the memory held by the buffers, in bytes; trims them first if memory is short. A stream's
+    /// buffers are counted with its connection.
     pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
         match self {
             UpstreamSide::H1(side) => side.connection.weigh(is_short),
@@ -305,7 +308,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Before a wait: gives its buffers back for as long as nothing is in them.
+    /// Returns empty buffers to the pool for the time of a wait.
     pub(crate) fn release(&mut self) {
         match self {
             UpstreamSide::H1(side) => side.connection.release(),
@@ -314,10 +317,10 @@ impl UpstreamSide {
         }
     }
 
-    /// What to wait for in order to read, or to send more of the request.
+    /// Returns the events to wait for in order to read, or to send more of the request.
     fn interest(&self, reads: bool, is_abandoned: bool) -> Interest {
         match self {
-            // What is left in TLS goes nowhere any more.
+            // Bytes left in TLS are not sent any more.
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) if is_abandoned => Interest::of(reads, false),
             UpstreamSide::H1(side) => side.connection.link.interest(reads, side.connection.waits()),
             UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.is_behind()),
@@ -325,7 +328,7 @@ impl UpstreamSide {
         }
     }
 
-    /// Waits for this side alone.
+    /// Waits for this side only.
     pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline_ms: u64) -> Result<(), Fault> {
         let interest = self.interest(true, is_abandoned);
         let connection = match self {
@@ -338,7 +341,7 @@ impl UpstreamSide {
         waited
     }
 
-    /// Waits until the client or this side can do what is wanted of it.
+    /// Waits until the client or this side is ready for the given events.
     pub(crate) async fn wait(
         &mut self,
         x: &Exchange<'_>,
@@ -362,13 +365,13 @@ impl UpstreamSide {
 }
 
 impl Http1Side {
-    /// A connection; `chunked` says whether the request's body has no known length.
+    /// Wraps a connection. `chunked`: the length of the request's body is unknown.
     #[inline]
     pub(crate) fn new(connection: UpstreamConnection, chunked: bool) -> Http1Side {
         Http1Side { connection, chunked, consumed: 0, data: Span::EMPTY }
     }
 
-    /// Consumes the last step.
+    /// Consumes the bytes of the last step.
     pub(crate) fn consume(&mut self) {
         self.connection.buffers.input.consume(std::mem::take(&mut self.consumed));
     }
@@ -400,9 +403,9 @@ impl Http1Side {
     }
 }
 
-/// What the end of a stream is to the attempt.
+/// Converts the failure of a stream to that of the attempt.
 fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
-    // The server may have closed the connection before the request came.
+    // The server may have closed the connection before the request arrived.
     let stale = stream.received_ms() == 0 && stream.is_reused();
     match (failure, stream.has_begun()) {
         (StreamFailure::Invalid(reason), true) => AttemptFailure::Body(reason),

@@ -1,6 +1,7 @@
-//! A connection to Redis: the three commands that are sent, and a reader of their replies that trusts nobody.
+//! A connection to Redis: sends the commands that are needed, and parses replies strictly.
 //!
-//! A reply has a limit in bytes, one time for all of it, and exactly the form that its command asks for; else the connection is closed.
+//! A reply is limited in bytes and by one timeout, and must have exactly the form that its command requires;
+//! otherwise the connection is closed.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -8,13 +9,13 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Bytes of a reply: the longest right one has 500 numbers, and a few bytes for each.
+/// Maximum bytes of a reply: the longest valid one has 500 numbers of a few bytes each.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of an error that are shown.
+/// Maximum bytes of an error reply that are shown.
 const ERROR_BYTES_MAX: usize = 200;
 const PORT: u16 = 6379;
 
-/// Where a server is, and the user and password that it is asked with.
+/// Address of a server, with the user and database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RedisAddress {
     place: RedisPlace,
@@ -29,10 +30,10 @@ enum RedisPlace {
 }
 
 impl RedisAddress {
-    /// Reads `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
+    /// Parses `redis://[USER@]HOST[:PORT][/DATABASE]` or `unix:PATH`.
     ///
     /// # Errors
-    /// It is neither.
+    /// The text has neither form.
     pub(crate) fn parse(text: &str) -> io::Result<RedisAddress> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?}: {what}"));
         if let Some(path) = text.strip_prefix("unix:") {
@@ -50,7 +51,7 @@ impl RedisAddress {
             "" => 0,
             number => number.parse().map_err(|_| wrong("the database is a number"))?,
         };
-        // The colons of an IPv6 address are within brackets.
+        // Colons within brackets belong to an IPv6 address.
         let (host, port) = match at.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
             Some((host, port)) => (host, port.parse().map_err(|_| wrong("the port is from 0 to 65535"))?),
             None => (at, PORT),
@@ -116,7 +117,7 @@ impl RedisStream {
     }
 }
 
-/// What is left until then.
+/// Returns the time left until the deadline, or a timeout error.
 fn remaining(until: Instant, timeout: Duration) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(late(timeout)),
@@ -132,20 +133,20 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A connection on which one command at a time is answered.
+/// A connection that carries one command at a time.
 pub(crate) struct RedisConnection {
     stream: RedisStream,
-    /// The time of a command and its whole reply.
+    /// Timeout of a command, including the whole reply.
     timeout: Duration,
-    /// Bytes received and not yet used.
+    /// Bytes received but not yet parsed.
     received: Vec<u8>,
 }
 
 impl RedisConnection {
-    /// Connects, and logs in where there is a password.
+    /// Connects, and authenticates if there is a password.
     ///
     /// # Errors
-    /// The server cannot be reached, or refuses.
+    /// The server cannot be reached or refuses a command.
     pub(crate) fn open(
         address: &RedisAddress,
         password: Option<&str>,
@@ -172,10 +173,10 @@ impl RedisConnection {
         }
     }
 
-    /// Sends a command whose reply is an array of `count` numbers that are not negative.
+    /// Sends a command whose reply is an array of `count` non-negative integers.
     ///
     /// # Errors
-    /// Another reply; one that is too long, or not there in time. The connection is closed then.
+    /// The reply has another form, is too long or late. The connection must not be used again.
     pub(crate) fn numbers<S: AsRef<str>>(&mut self, command: &[S], count: usize) -> io::Result<Vec<u64>> {
         let mut reply = self.send(command)?;
         if reply.line()? != format!("*{count}") {
@@ -194,7 +195,7 @@ impl RedisConnection {
     fn send<S: AsRef<str>>(&mut self, command: &[S]) -> io::Result<Reply<'_>> {
         let mut text = format!("*{}\r\n", command.len());
         for part in command.iter().map(AsRef::as_ref) {
-            // Writing to a string cannot fail.
+            // Writing to a string does not fail.
             let _ = write!(text, "${}\r\n{part}\r\n", part.len());
         }
         let until = Instant::now() + self.timeout;
@@ -210,7 +211,7 @@ impl RedisConnection {
         Ok(Reply { connection: self, until, bytes: 0 })
     }
 
-    /// The deadline decides when it is too late, not an interrupted system call.
+    /// Ignores interrupted system calls, because the deadline is checked separately.
     fn tolerate(&self, error: io::Error) -> io::Result<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
@@ -220,16 +221,16 @@ impl RedisConnection {
     }
 }
 
-/// A reply that is being read.
+/// A reply being read.
 struct Reply<'c> {
     connection: &'c mut RedisConnection,
     until: Instant,
-    /// Bytes of it that were received.
+    /// Bytes of the reply received so far.
     bytes: usize,
 }
 
 impl Reply<'_> {
-    /// The next line, which is no error.
+    /// Reads the next line; an error reply is returned as an error.
     fn line(&mut self) -> io::Result<String> {
         let mut looked = 0;
         let end = loop {
@@ -305,7 +306,8 @@ mod tests {
         }
     }
 
-    /// A server that sends `head` and then `tail` again and again; joined, it returns how many bytes were taken.
+    /// Starts a server that sends `head` and then `tail` repeatedly; its thread returns the number of bytes
+    /// sent.
     fn server(head: &'static str, tail: &'static str) -> (RedisAddress, JoinHandle<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = RedisAddress::parse(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
@@ -313,18 +315,19 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             let mut command = [0; 4096];
             let _ = stream.read(&mut command).unwrap();
-            // The first tail arrives with the head: it is seen with the reply.
+            // The first tail is sent with the head, so that it is received with the reply.
             stream.write_all([head, tail].concat().as_bytes()).unwrap();
             let tails = tail.repeat(1 + 4096 / (tail.len() + 1));
             let mut sent = 0;
-            // Bounded, so that a client which takes everything fails the test, not the machine.
+            // Bounded, so that a client that reads everything fails the test instead of exhausting the
+            // machine.
             while !tail.is_empty() && sent < 256 << 20 {
                 match stream.write(tails.as_bytes()) {
                     Ok(count) => sent += count,
                     Err(_) => break,
                 }
             }
-            // Until the client closes.
+            // Waits until the client closes the connection.
             let _ = stream.read(&mut command);
             sent
         });
@@ -356,7 +359,7 @@ mod tests {
         for (head, tail, reason) in lies {
             let (outcome, sent) = asked(head, tail, LONG);
             let error = outcome.unwrap_err().to_string();
-            // The last one may come later, in a reply to another command.
+            // The excess may be detected later, in the reply to another command.
             assert!(error.contains(reason), "{head:?}: {error}");
             assert!(sent < 64 << 20, "{head:?}: {sent} bytes were taken");
         }
@@ -385,7 +388,7 @@ mod tests {
         let address = RedisAddress::parse(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
         let thread = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            // A byte now and then: no single wait is as long as the time of all.
+            // A byte from time to time, so that no single read takes as long as the timeout.
             while stream.write_all(b"1").is_ok() {
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -1,4 +1,4 @@
-//! The thread that exchanges counts.
+//! Thread that exchanges counts with Redis.
 
 use std::fmt;
 use std::io;
@@ -12,12 +12,12 @@ use net::clock::Clock;
 
 use crate::connection::{RedisAddress, RedisConnection};
 
-/// Keys of one command: Redis answers nobody else while it runs.
+/// Maximum keys per command, because Redis serves no other client while a script runs.
 const KEYS_MAX: usize = 500;
-/// How long after a failure the server is tried again.
+/// Pause after a failure before the server is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Adds what was spent to each key's time at which it owes nothing any more, and returns how far that lies ahead, in microseconds. The clock is that
-/// of Redis, so those of the servers need not agree.
+/// Adds the spending to the time at which each key's bucket is full, and returns how far that time is ahead,
+/// in microseconds. Uses the clock of Redis, so that the servers' clocks need not agree.
 const SCRIPT: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -35,18 +35,18 @@ end
 return ahead
 ";
 
-/// Where counts are exchanged, and how often.
+/// Options of the exchange.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SharingOptions {
-    /// `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
+    /// Address: `redis://[USER@]HOST[:PORT][/DATABASE]` or `unix:PATH`.
     pub address: String,
-    /// Its password.
+    /// Password for Redis.
     pub password: Option<String>,
-    /// What names of keys begin with.
+    /// Prefix of the names of keys.
     pub prefix: String,
-    /// How often counts are exchanged.
+    /// Interval between exchanges.
     pub interval: Duration,
-    /// How long an answer is waited for.
+    /// Timeout of a reply.
     pub timeout: Duration,
 }
 
@@ -56,35 +56,36 @@ impl fmt::Debug for SharingOptions {
     }
 }
 
-/// What a key has spent here.
+/// Spending of a key on this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedChange {
-    /// The table's own number of the key.
+    /// The table's number of the key.
     pub key: u64,
-    /// The key's name, which is the same in all servers.
+    /// Name of the key, equal on all servers.
     pub name: [u8; 16],
-    /// By how much its time is later than before: negative for what was given back.
+    /// Change of the time at which the key's bucket is full; negative if requests were refunded.
     pub spent_ns: i64,
 }
 
 /// A table of keys that several servers share.
 pub trait SharedTable: Send + Sync {
-    /// What was spent since the last call.
+    /// Takes the spending since the last call.
     fn take(&self) -> Vec<SharedChange>;
-    /// What all servers together have spent of a key: at `now_ns` of the engine's clock it lay `ahead_ns` ahead.
+    /// Sets the total spending of all servers for a key: at `now_ns` of the engine's clock, the key was
+    /// `ahead_ns` ahead.
     fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64);
 }
 
-/// What there is to say to operators.
+/// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharingEvent {
-    /// The server is away, for this reason.
+    /// Redis cannot be reached, for this reason.
     Away(String),
-    /// It is back.
+    /// Redis can be reached again.
     Back,
 }
 
-/// What the thread and its owner share.
+/// State shared by the thread and its owner.
 #[derive(Default)]
 struct SharingState {
     tables: Mutex<Vec<Weak<dyn SharedTable>>>,
@@ -92,7 +93,7 @@ struct SharingState {
     exchanges: AtomicU64,
 }
 
-/// The exchange of counts, which ends when this is dropped.
+/// The exchange of counts; dropping it ends its thread.
 pub struct Sharing {
     options: SharingOptions,
     state: Arc<SharingState>,
@@ -100,10 +101,10 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Starts the thread. `report` is called on it.
+    /// Starts the thread, which also calls `report`.
     ///
     /// # Errors
-    /// An address that cannot be understood; the system has no thread.
+    /// The address is invalid, or the thread cannot be started.
     pub fn start(options: SharingOptions, report: Box<dyn Fn(SharingEvent) + Send>) -> io::Result<Sharing> {
         let address = RedisAddress::parse(&options.address)?;
         let state = Arc::new(SharingState::default());
@@ -113,13 +114,13 @@ impl Sharing {
         Ok(Sharing { options, state, _ends: ends })
     }
 
-    /// What it was started with.
+    /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &SharingOptions {
         &self.options
     }
 
-    /// Exchanges the counts of these tables from now on, for as long as somebody else holds them; others that it has stay.
+    /// Adds tables whose counts are exchanged for as long as they are referenced elsewhere.
     pub fn add(&self, tables: impl IntoIterator<Item = Weak<dyn SharedTable>>) {
         let mut all = self.state.tables();
         for table in tables {
@@ -129,13 +130,13 @@ impl Sharing {
         }
     }
 
-    /// Whether the server cannot be reached: each limit is this server's own.
+    /// Whether Redis cannot be reached, so that each limit applies to this server alone.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.state.is_away.load(Ordering::Relaxed)
     }
 
-    /// How many exchanges there were.
+    /// Returns the number of exchanges.
     #[must_use]
     pub fn exchanges(&self) -> u64 {
         self.state.exchanges.load(Ordering::Relaxed)
@@ -181,12 +182,12 @@ impl CountExchange {
         }
     }
 
-    /// Makes a connection, unless there is one.
+    /// Connects, unless there is a connection.
     fn connect(&mut self) -> io::Result<()> {
         if self.link.is_some() {
             return Ok(());
         }
-        // What was counted while it was away is of this server's own limits.
+        // Counts from the time without a connection apply to this server's own limits only.
         self.live().iter().for_each(|table| drop(table.take()));
         let (password, timeout) = (self.options.password.as_deref(), self.options.timeout);
         self.link = Some(RedisConnection::open(&self.address, password, timeout)?);
@@ -214,12 +215,14 @@ impl CountExchange {
         Ok(())
     }
 
-    /// One round trip. A connection that has become useless since the last one is made again, once.
+    /// Sends one command and reads the reply. Reconnects once if the connection was closed since the last
+    /// one.
     fn ask(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
         let mut command = vec!["EVAL".to_owned(), SCRIPT.to_owned(), changes.len().to_string()];
         let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
         command.extend(names.map(|name| format!("{}:{name}", self.options.prefix)));
-        // In microseconds: those since 1970, in nanoseconds, are more than Lua's numbers hold exactly.
+        // Microseconds, because nanoseconds since 1970 exceed the integers that Lua's numbers represent
+        // exactly.
         command.extend(changes.iter().map(|change| format!("{:.3}", change.spent_ns as f64 / 1_000.0)));
         match self.query(&command, changes.len()) {
             Err(error) if is_closed(&error) => {
@@ -234,14 +237,14 @@ impl CountExchange {
         let Some(link) = &mut self.link else { return Err(io::ErrorKind::NotConnected.into()) };
         let answer = link.numbers(command, count);
         if answer.is_err() {
-            // What comes on it next may be the answer to this.
+            // A later reply on this connection could belong to this command.
             self.link = None;
         }
         answer
     }
 }
 
-/// Whether the other side has closed the connection, as a server may that was not asked for a while.
+/// Whether the peer has closed the connection, as servers do with idle ones.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

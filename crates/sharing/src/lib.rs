@@ -1,9 +1,10 @@
-//! Sharing: what several servers count together, in a Redis or Valkey server.
+//! Sharing of rate limit counts between servers, through a Redis or Valkey server.
 //!
-//! This crate owns the exchange of counts: its thread reports to Redis what was spent since the last exchange, and gets what all servers have spent.
-//! Each server decides by its own table, at once; what they let pass in excess meanwhile is a debt of the key, which is paid before anything else
-//! passes. So a limit is exceeded by what passes in one exchange's time, once, and not by a share of it. It never sees a request, and knows
-//! no limit.
+//! A thread reports to Redis what was spent since the last exchange, and gets the total spending of all
+//! servers. Each server decides by its own table without waiting; requests admitted in excess meanwhile
+//! become a debt of the key, which is paid back before further requests pass. A limit is therefore exceeded
+//! once, by the requests of one exchange interval, and not permanently. This crate handles counts only, not
+//! requests or limits.
 
 mod connection;
 mod exchange;

@@ -81,7 +81,7 @@ fn a_valid_token_says_who_sends_it() {
     for (name, text) in [
         ("sub", Some("alice")),
         ("roles", Some("a,b")),
-        // Who reads the list would take it for three.
+        // An item with a comma would be read as two.
         ("groups", None),
         ("realm_access.roles", Some("c")),
         ("verified", Some("true")),
@@ -91,7 +91,7 @@ fn a_valid_token_says_who_sends_it() {
     ] {
         assert_eq!(token.text(name).as_deref(), text, "{name}");
     }
-    // Without an id every key that fits is tried.
+    // Without an id, every key of the right type is tried.
     let nameless = two.sign(&json!({"alg": "ES256"}), &good());
     assert!(keys.verify(&rules(), nameless.as_bytes(), 500).is_ok());
     let stranger = Signer::new("three");
@@ -167,7 +167,7 @@ fn no_algorithm_but_those_of_the_key_and_of_the_rules() {
         format!("{}.{}.{}", unsigned("none"), parts[1], parts[2]),
         format!("{}.{}.{}", unsigned("None"), parts[1], parts[2]),
         format!("{}.{}.{}", unsigned("RS256"), parts[1], parts[2]),
-        // The public key, taken for a secret.
+        // The public key used as an HMAC secret.
         secret_token(&public, &json!({"alg": "HS256", "kid": "one"}), &good()),
         secret_token(&public[1..], &json!({"alg": "HS256"}), &good()),
         secret_token(signer.jwk().to_string().as_bytes(), &json!({"alg": "HS256"}), &good()),
@@ -191,7 +191,7 @@ fn no_algorithm_but_those_of_the_key_and_of_the_rules() {
     assert!(keys.verify(&rules, valid.as_bytes(), 500).is_ok());
     rules.algorithms = vec!["RS256".into()];
     assert!(keys.verify(&rules, valid.as_bytes(), 500).is_err());
-    // A key that is for another use is none.
+    // A key for another use is ignored.
     let mut jwk = signer.jwk();
     jwk["use"] = "enc".into();
     assert_eq!(JwtKeys::parse(json!({"keys": [jwk]}).to_string().as_bytes(), false).unwrap().count(), 0);
@@ -211,7 +211,7 @@ fn secrets_come_from_files_alone_and_are_long() {
     for wrong in ["", "{}", "[]", "{\"keys\": {}}"] {
         assert!(JwtKeys::parse(wrong.as_bytes(), true).is_err(), "{wrong}");
     }
-    // Valid sets without a key that can be used: no token is valid by them.
+    // Valid sets without usable keys verify no token.
     for none in ["{\"keys\": []}", "{\"keys\": [1, {}, {\"kty\": \"RSA\"}]}"] {
         assert_eq!(count(none, true), 0, "{none}");
     }

@@ -32,7 +32,7 @@ fn cores_share_a_limit_exactly() {
     });
     assert_eq!(passed.into_inner(), 100);
     assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 3_900);
-    // A tenth of a second later there is room for one.
+    // A tenth of a second later one more request is admitted.
     assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Pass { .. }));
     assert!(matches!(limiter.admit(client, SECOND_NS + SECOND_NS / 10), LimitVerdict::Refuse { .. }));
 }
@@ -66,7 +66,7 @@ fn few_wait_and_those_that_leave_make_room() {
     let (first, second, third) = (admit(), admit(), admit());
     assert_eq!([waits(&first), waits(&second), waits(&third)], [0, 100, 200]);
     assert!(matches!(admit(), LimitVerdict::Refuse { retry_ns: 300_000_000 }));
-    // One that leaves makes room, and the next has its turn.
+    // A client that leaves releases its slot for the next one.
     drop(second);
     let fourth = admit();
     assert_eq!(waits(&fourth), 100);
@@ -75,7 +75,7 @@ fn few_wait_and_those_that_leave_make_room() {
     assert_eq!(limiter.counters.refused.load(Ordering::Relaxed), 2);
 }
 
-/// The time that a request of the key 7 waits, in milliseconds, with its place; none for one that passes at once.
+/// Returns the delay of a request of key 7 in milliseconds and its place; `None` if it passes immediately.
 fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPlace)> {
     match limiter.admit(7, now_ns) {
         LimitVerdict::Delay { wait_ns, place } => Some((wait_ns / 1_000_000, place)),
@@ -94,7 +94,7 @@ fn those_that_leave_give_their_turns_back() {
         while !places.is_empty() {
             drop(places.remove(if is_last_first { places.len() - 1 } else { 0 }));
         }
-        // The server is as idle as if they had not come: the next waits for the first one's interval alone.
+        // All slots were given back: the next request waits only for the first one's interval.
         let (wait_ms, place) = waiting(&limiter, SECOND_NS + SECOND_NS * 3 / 10).unwrap();
         assert_eq!(wait_ms, 700);
         drop(place);
@@ -118,11 +118,11 @@ fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
     assert!(waiting(&limiter, SECOND_NS).is_none() && waiting(&limiter, SECOND_NS).is_none());
     let mut places: Vec<Option<DelayPlace>> =
         (0..5).map(|_| Some(waiting(&limiter, SECOND_NS).unwrap().1)).collect();
-    // The turns after 1, 2 and 4 seconds become free; those after 3 and 5 seconds stay.
+    // The slots after 1, 2 and 4 seconds are given back; those after 3 and 5 seconds stay in use.
     for at in [3, 0, 1] {
         places[at] = None;
     }
-    // The first one is over by now.
+    // The first slot is in the past by now.
     let later_ns = 2 * SECOND_NS + SECOND_NS / 2;
     let taken: Vec<(u64, DelayPlace)> = (0..3).map_while(|_| waiting(&limiter, later_ns)).collect();
     let waits_ms: Vec<u64> = taken.iter().map(|(wait_ms, _)| *wait_ms).collect();
@@ -130,7 +130,8 @@ fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
     assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Refuse { retry_ns: 5_500_000_000 }));
 }
 
-/// Whoever waits, leaves and comes: in no time of so many seconds are more requests served than the quota has.
+/// Random order of waiting, leaving and arriving: no time window has more requests served than the quota
+/// allows.
 #[test]
 fn no_order_of_leaving_serves_more_than_the_quota() {
     for seed in 1..200_u64 {
@@ -165,7 +166,7 @@ fn no_order_of_leaving_serves_more_than_the_quota() {
             assert!(limiter.freed.lock().unwrap().len() <= 6);
         }
         served_ms.sort_unstable();
-        // One more than the burst never comes within as many intervals.
+        // More requests than the burst plus one never fit into one second.
         for pair in served_ms.windows(burst as usize + 2) {
             assert!(pair[burst as usize + 1] - pair[0] >= 1_000, "{seed}: {served_ms:?}");
         }
@@ -179,13 +180,14 @@ fn a_refund_makes_room_again() {
     limiter.refund(7, SECOND_NS);
     assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
     assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
-    // Of a key that is forgotten there is nothing to take back.
+    // An evicted or unknown key has nothing to refund.
     limiter.refund(8, SECOND_NS);
     assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Pass { .. }));
     assert!(matches!(limiter.admit(8, SECOND_NS), LimitVerdict::Refuse { .. }));
 }
 
-/// Exchanges what two servers have counted, as a third one that adds it up; returns by how much the key is ahead there.
+/// Exchanges the spending of two servers as a third one that adds it up; returns how far the key is ahead
+/// there.
 fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
     for server in servers {
         for change in server.take_unreported() {
@@ -229,12 +231,13 @@ fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
                 passed += u64::from(matches!(server.admit(key(server), now_ns), LimitVerdict::Pass { .. }));
             }
         }
-        // Every 20 ms: in that time two requests pass by the rate.
+        // Every 20 ms, in which two requests are admitted by the rate.
         if ms % 20 == 0 {
             exchange(&mut ahead_ns, &[&servers[0], &servers[1]], now_ns);
         }
     }
-    // In 20 seconds 2,000 and the burst of 10; both may have had it, which is paid, and what passed in the last exchange's time.
+    // 2,000 in 20 seconds, plus the burst of 10. Both servers may have spent the burst, which is paid back
+    // later, plus the requests of the last exchange interval.
     assert!((2_000..=2_010 + 2 * 3).contains(&passed), "{passed}");
 }
 

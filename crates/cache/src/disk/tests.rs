@@ -1,4 +1,4 @@
-//! The store on disk, behind a cache with little memory: what is found, what is not, and when.
+//! The cache on disk behind a small memory cache: stored responses, purges, failures and restarts.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 mod killed;
 
-/// A folder that is removed with its test.
+/// A directory that is removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -29,10 +29,10 @@ impl Folder {
         Folder(path)
     }
 
-    /// As it is after the process was killed now: whatever it would do next is not done.
+    /// Returns a copy of the directory as it would be if the process were killed at this moment.
     fn killed(&self) -> Folder {
         let copy = Folder::new();
-        // First, as the files that a purge is about are removed before it leaves the list.
+        // Copied first: a purge leaves this list only after its files have been removed.
         fs::create_dir_all(&copy.0).unwrap();
         let purges = fs::read(self.0.join("purges")).unwrap();
         copy_folder(&self.0, &copy.0);
@@ -54,7 +54,7 @@ fn copy_folder(from: &Path, to: &Path) {
         if path.is_dir() {
             copy_folder(&path, &to);
         } else if let Err(error) = fs::copy(&path, &to) {
-            // It was removed meanwhile.
+            // Removed meanwhile.
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
         }
     }
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-/// A cache on disk whose memory holds next to nothing, and what it has reported.
+/// A cache on disk with almost no memory, and its reports.
 struct Rig {
     cache: Cache,
     reports: Arc<Mutex<Vec<String>>>,
@@ -121,7 +121,7 @@ impl Rig {
         eventually("everything is written", || self.disk().is_settled());
     }
 
-    /// What is read from disk for a GET.
+    /// Reads the response for a GET from disk.
     fn read(&self, key: &str) -> Option<(Arc<Object>, String)> {
         let bytes = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut head = RequestHead::default();
@@ -141,7 +141,7 @@ impl Rig {
     }
 }
 
-/// The content of number `n`, of any length up to some pieces.
+/// Returns the content of number `n`, with a length of up to several pieces.
 fn content(n: usize) -> String {
     let len = n * 7919 % if n.is_multiple_of(50) { 200_000 } else { 5_000 };
     let mut text = format!("{n}:");
@@ -149,7 +149,7 @@ fn content(n: usize) -> String {
     text
 }
 
-/// Stores so many, kills, opens again, and compares every byte.
+/// Stores `count` responses, simulates a kill, reopens and compares every byte.
 fn survives(count: usize) {
     let folder = Folder::new();
     let first = rig(&folder);
@@ -200,7 +200,7 @@ fn what_was_being_written_or_is_damaged_is_dropped() {
     for (at, path) in killed.files().into_iter().enumerate() {
         let mut bytes = fs::read(&path).unwrap();
         match at % 4 {
-            // As power loss leaves them.
+            // Damage as after a power loss.
             0 => bytes.truncate(bytes.len() / 2),
             1 => bytes.fill(0),
             2 => bytes[40] ^= 1,
@@ -217,7 +217,7 @@ fn what_was_being_written_or_is_damaged_is_dropped() {
         .collect();
     second.settle();
     assert_eq!((found.len(), second.disk().stats().dropped, killed.files().len()), (10, 30, 10));
-    // One report, and not thirty.
+    // A single report instead of thirty.
     assert_eq!(second.reported(), ["Opened", "Dropped"]);
 }
 
@@ -251,7 +251,7 @@ fn a_purge_holds_at_once_and_after_a_restart() {
         (Purge::Tag { tag: b"x".to_vec(), host: None }, &["https://a/1", "http://a/p/1", "http://a/3"]),
         (Purge::All, &[]),
     ] {
-        // Some of them are not written yet when the purge comes.
+        // Some of the responses are not written yet when the purge is made.
         put_all(&first);
         first.cache.purge(&purge, false, 104);
         let at_once = folder.killed();
@@ -280,7 +280,7 @@ fn what_an_unsafe_request_has_changed_stays_away_after_kill_9() {
     first.put("http://a/1", &[("Cache-Groups", "\"g\"")], "one");
     first.put("http://a/2", &[("Cache-Groups", "\"g\"")], "two");
     first.settle();
-    // Nothing can be removed any more, so that its files are found at the next start.
+    // Removing fails from here on, so that the files remain for the next start.
     *first.folder.fault.lock().unwrap() = Some(io::ErrorKind::Other);
     first.cache.invalidate(b"http://a/1", 104);
     let killed = folder.killed();
@@ -302,12 +302,12 @@ fn a_million_purges_hold_nothing() {
     for n in 0..1_000_000 {
         rig.cache.purge(&url(n), n % 2 == 0, 104);
     }
-    // What is not there is not remembered, on disk neither.
+    // A purge of URLs that are not stored is not remembered, in memory or on disk.
     assert!(rig.disk().shared.index().purges().is_empty() && rig.disk().is_settled());
     assert_eq!(rig.held.load(Ordering::Relaxed), held);
     assert_eq!(fs::metadata(folder.0.join("purges")).unwrap().len(), 0);
     assert!(rig.body("http://a/stays").is_some());
-    // What cannot be known without looking into every file is: while the thread is slow, up to a limit.
+    // Purges that require reading every file are remembered, up to a limit, while the thread is slow.
     let slow = rig.disk().shared.purges();
     for n in 0..10_000 {
         rig.disk().shared.index().purge(&Purge::Tag { tag: format!("{n}").into_bytes(), host: None }, None);
@@ -328,7 +328,7 @@ fn a_purge_of_what_waits_to_be_written_is_remembered() {
     let folder = Folder::new();
     let rig = rig(&folder);
     for n in 0..200 {
-        // Each time it waits, is written, or both.
+        // Each time the response is queued, written, or both.
         rig.put("http://a/1", &[], &content(n));
         rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), false, 104);
         assert_eq!(rig.body("http://a/1"), None);
@@ -372,7 +372,7 @@ fn what_is_read_while_it_is_purged_is_not_served() {
     assert!(rig.cache.find_on_disk(b"http://a/1").is_none());
 }
 
-/// Bytes of the disk that all files take, as the file system says.
+/// Returns the disk space of all files according to the file system.
 fn disk_bytes(folder: &Folder) -> u64 {
     use std::os::unix::fs::MetadataExt;
     folder.files().iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.blocks() * 512).sum()
@@ -396,19 +396,19 @@ fn the_disk_is_used_up_to_its_size_and_no_more() {
     let used = disk_bytes(&folder);
     assert!((MIB / 2..=MIB).contains(&used) && rig.disk().stats().bytes <= MIB, "{used}");
     assert!(rig.body("http://a/599").is_some() && rig.body("http://a/1").is_none());
-    // More than an eighth is not stored at all.
+    // A response larger than an eighth of the space is not stored.
     rig.put("http://a/large", &[], &"x".repeat(150_000));
     rig.settle();
     assert!(rig.body("http://a/large").is_none());
     drop(rig);
-    // A smaller size holds after a restart, as soon as something is stored.
+    // A smaller limit applies after a restart, with the next stored response.
     let smaller = rig_with_lock(options(&folder, MIB / 4));
     smaller.put("http://a/new", &[], "new");
     smaller.settle();
     assert!(disk_bytes(&folder) <= MIB / 4 && smaller.body("http://a/new").is_some());
 }
 
-/// The same, once the one before has left the folder.
+/// Creates a rig once the previous one has released the directory.
 fn rig_with_lock(options: DiskOptions) -> Rig {
     let rig = rig_with(options);
     eventually("the folder is free", || rig.disk().stats().is_used);
@@ -453,7 +453,7 @@ fn a_failing_disk_is_reported_once_and_used_again_later() {
         *rig.folder.fault.lock().unwrap() = None;
         eventually("it is in use again", || rig.disk().stats().is_used);
         assert_eq!(rig.body("http://a/1"), None, "what was purged meanwhile is gone");
-        // A write that was begun before may fail after that: it is tried until one does not.
+        // An earlier write may still fail after that, so this is repeated until one succeeds.
         eventually("it is written", || {
             rig.put("http://a/3", &[], "three");
             rig.settle();
@@ -527,7 +527,7 @@ fn what_is_fresh_for_a_moment_is_not_written() {
     assert_eq!(rig.disk().stats().files, 0);
 }
 
-/// What a restart takes, in milliseconds: `KOMAINU_DISK_FILES` files of 36,907 bytes (290,000 are 10 GiB).
+/// Measures the time of a restart with `KOMAINU_DISK_FILES` files of 36,907 bytes (290,000 are 10 GiB).
 #[test]
 #[ignore = "10 GiB"]
 #[allow(clippy::print_stderr)]
@@ -537,7 +537,7 @@ fn a_restart_with_ten_gibibytes() {
     let folder = Folder(
         std::env::var_os("KOMAINU_DISK_FOLDER").map_or_else(|| Folder::new().0.clone(), PathBuf::from),
     );
-    // Their content has no part in it: `KOMAINU_DISK_CONTENT=1` tries that with less disk.
+    // The content does not affect the time: `KOMAINU_DISK_CONTENT=1` needs less disk space.
     let content = std::env::var("KOMAINU_DISK_CONTENT").ok().and_then(|n| n.parse().ok()).unwrap_or(36_500);
     let body = "x".repeat(content);
     let first = rig_with(options(&folder, 16 << 30));

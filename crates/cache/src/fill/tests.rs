@@ -1,4 +1,4 @@
-//! Readers and the writer of a response on its way.
+//! Tests of the readers and the writer of a fill.
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn who_is_too_far_behind_does_not_hold_the_others() {
     }
     assert!(fill.held_bytes() <= 2 * PIECE_BYTES, "nothing is kept for it any more");
     assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(BrokenOff))));
-    // One that is alone, or as slow as all others, is waited for.
+    // A single reader, or one as slow as all others, is waited for.
     drop((leader, slow));
     (0..100).for_each(|_| fill.write(&piece));
     assert!(fill.backlog() > 0);
@@ -165,7 +165,7 @@ fn few_responses_are_waited_for_whose_clients_have_left() {
     let left: Vec<Arc<Fill>> = (0..LEFT_MAX + 10).map(|_| begin().0).collect();
     assert_eq!(left.iter().filter(|fill| fill.is_abandoned()).count(), 10);
     assert!(left.last().unwrap().join().is_none(), "nobody waits for one that is given up");
-    // Whoever joins one makes room for another.
+    // Joining a fill without clients makes room for another.
     let reader = left[0].join().unwrap();
     let last = begin().0;
     assert!(!last.is_abandoned());

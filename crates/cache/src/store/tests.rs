@@ -1,4 +1,4 @@
-//! The store: limits, variants, eviction.
+//! Tests of the store: limits, variants, eviction.
 
 use super::*;
 use crate::object::tests::object;
@@ -29,7 +29,7 @@ fn request(lines: &str) -> (RequestHead, Vec<u8>) {
     (head, bytes)
 }
 
-/// An object for requests whose field `A` has that value.
+/// Returns an object for requests whose field `A` has this value.
 fn variant(value: &str, body: &[u8]) -> Object {
     let mut vary = Fields::new();
     vary.try_push(b"Vary", b"A").unwrap();

@@ -1,4 +1,4 @@
-//! The upstream's side of an attempt: a connection, or a stream, with the request's head on its way.
+//! Upstream side of an attempt: a connection or stream to which the request head is being sent.
 
 use std::cell::RefCell;
 
@@ -15,8 +15,8 @@ use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
 impl Proxy {
-    /// Sends the request's head to a server, over HTTP/1 if `is_new` on a connection made for it. `waits` says whether the body waits for
-    /// `100 Continue`; `cgi` is for servers of the CGI family.
+    /// Sends the request head to a server; over HTTP/1, on a new connection if `is_new`. `waits`: the body
+    /// waits for `100 Continue`. `cgi` is for servers of the CGI family.
     pub(super) async fn reach(
         &self,
         requester: &impl Requester,
@@ -70,7 +70,8 @@ impl Proxy {
         Ok(side)
     }
 
-    /// Sends the request's head to a server on a kept connection; `None` where one has to be made, or where others share it.
+    /// Sends the request head on a kept connection; `None` if there is none, or if connections are shared
+    /// (HTTP/2).
     #[inline]
     pub(super) fn send_on_kept(
         &self,
@@ -90,7 +91,7 @@ impl Proxy {
         Ok(Some(Reached { side, room: RefCell::new(None), sent }))
     }
 
-    /// Puts the request's head into what a connection sends.
+    /// Writes the request head to a connection's output.
     #[inline]
     fn send_on(
         &self,
@@ -112,8 +113,9 @@ impl Proxy {
         Ok((UpstreamSide::H1(side), sent))
     }
 
-    /// Whether the request needs a connection of HTTP/1 to a server that takes no extended CONNECT: where it may switch protocols, and the
-    /// server can be asked for HTTP/1. One in the clear speaks HTTP/2 alone.
+    /// Whether the request may switch protocols and therefore needs an HTTP/1 connection, because the server
+    /// does not support extended CONNECT over HTTP/2. Only possible with TLS; without it such a server speaks
+    /// HTTP/2 alone.
     fn needs_http1(&self, requester: &impl Requester, server: usize) -> bool {
         let has_tls = self.group.shared.options.servers[server].tls.is_some();
         has_tls && self.rules.request.asks_for_upgrade(&requester.context(""))

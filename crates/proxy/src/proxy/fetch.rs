@@ -1,4 +1,5 @@
-//! Requests that this server sends for itself, by the rules of a route: no client waits for the response.
+//! Requests that this server sends on its own behalf, by the rules of a route; no client receives the
+//! response.
 
 use http::framing::Length;
 use http::{
@@ -22,7 +23,7 @@ use crate::retry;
 use crate::template::TemplateContext;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 
-/// A request for [`Proxy::fetch`]: a head, and a body of a known length.
+/// A request for [`Proxy::fetch`]: a head and a body of known length.
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     head: Head,
@@ -35,35 +36,35 @@ pub struct FetchRequest {
     body: Vec<u8>,
 }
 
-/// What bounds a fetch, in addition to the timeouts and limits of the route.
+/// Limits of a fetch, in addition to the timeouts and limits of the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchLimits {
-    /// The most bytes of content that are read. Default 1 MiB.
+    /// Maximum bytes of content. Default 1 MiB.
     pub body_bytes_max: u64,
-    /// How long all of it may take, retries and content included, in milliseconds. Default 60,000.
+    /// Timeout of the whole fetch, including retries and content, in milliseconds. Default 60,000.
     pub total_ms: u64,
 }
 
-/// Why there is no response, or not all of it: what a client would be answered.
+/// Reason for a missing or incomplete response, with the status that a client would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FetchError {
-    /// The status.
+    /// Status that a client would get.
     pub status: Status,
-    /// The reason.
+    /// Reason of the failure.
     pub reason: &'static str,
 }
 
-/// A response whose head has been received. Its content is read piece by piece; dropping it before the end closes the
-/// connection.
+/// A response whose head has been received. The content is read piece by piece; dropping the response before
+/// the end closes the connection.
 pub struct FetchResponse<'p> {
     proxy: &'p Proxy,
     selection: Selection<'p>,
     status: Status,
     fields: Fields,
     length: Option<u64>,
-    /// `None` after the end, or a failure.
+    /// The request; `None` after the end or a failure.
     request: Option<UpstreamRequest>,
-    /// The content that may still be read, in bytes.
+    /// Remaining bytes of content that may be read.
     left_bytes: u64,
 }
 
@@ -74,7 +75,8 @@ impl Default for FetchLimits {
 }
 
 impl FetchRequest {
-    /// A request with these fields and this body. Its sender has no address. Framing is not for `fields` to say.
+    /// Creates a request with these fields and this body, from a sender without an address. `fields` must not
+    /// contain framing fields.
     ///
     /// # Errors
     /// The method, target, authority or a field is not valid in a request.
@@ -98,8 +100,8 @@ impl FetchRequest {
         Ok(FetchRequest::build(&head, bytes, no_one, client, Default::default(), body))
     }
 
-    /// The request of a client, with this body in place of its own. What is known of the client's TLS connection is not kept:
-    /// variables that stand for it are empty.
+    /// Copies a client's request, with this body instead of its own. Data about the client's TLS connection
+    /// is not copied; variables for it are empty.
     #[must_use]
     pub fn of(request: &Request<'_>, body: Vec<u8>) -> FetchRequest {
         let (head, bytes) = request.head();
@@ -112,14 +114,14 @@ impl FetchRequest {
         FetchRequest { user: request.shared_user(), ..asked }
     }
 
-    /// Gives it this body in place of its own.
+    /// Replaces the body.
     pub fn set_body(&mut self, body: Vec<u8>) {
         self.head.body = body_size(&body);
         self.body = body;
     }
 
-    /// The same request, asked because of a client's: it has that one's address and ids, and its own fields that name a client
-    /// (`X-Forwarded-For` and the like) are believed.
+    /// Attributes the request to a client's request: takes over its address and ids, and trusts the fields of
+    /// this request that name a client (`X-Forwarded-For` and the like).
     #[must_use]
     pub fn because_of(mut self, request: &Request<'_>) -> FetchRequest {
         self.peer = request.peer();
@@ -139,7 +141,7 @@ impl FetchRequest {
         let mut head = head.clone();
         head.body = body_size(&body);
         head.expects_continue = false;
-        // Nobody could use a connection that has switched protocols.
+        // A fetch cannot use a connection that has switched protocols.
         head.fields.retain(|field| field.id != Name::Upgrade);
         head.protocol = Span::EMPTY;
         FetchRequest { head, bytes, peer, client, empty_segments, ids, user: None, body }
@@ -184,12 +186,12 @@ impl Requester for FetchRequest {
 }
 
 impl Proxy {
-    /// Sends a request to a server of the group, as a client's would be sent: with the route's rules for request heads, its
-    /// timeouts and its retries. The response comes as the server sent it, without the fields that belong to the connection.
-    /// May be dropped at any time.
+    /// Sends a request to a server of the group like a client's request: with the route's rules for request
+    /// heads, timeouts and retries. The response is returned as the server sent it, without hop-by-hop
+    /// fields. May be dropped at any time.
     ///
     /// # Errors
-    /// No server has answered with a valid response head.
+    /// No server answered with a valid response head.
     pub async fn fetch(
         &self,
         request: &FetchRequest,
@@ -226,7 +228,7 @@ impl Proxy {
         }
     }
 
-    /// One attempt, up to the head of the response.
+    /// Makes one attempt, up to the response head.
     async fn send(
         &self,
         request: &FetchRequest,
@@ -293,28 +295,30 @@ impl<'p> FetchResponse<'p> {
         Ok(FetchResponse { proxy, selection, status, fields, length, request: Some(sent), left_bytes })
     }
 
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The fields, without those that belong to the connection.
+    /// Returns the fields, without hop-by-hop fields.
     #[must_use]
     pub fn fields(&self) -> &Fields {
         &self.fields
     }
 
-    /// The length of the content in bytes, where the head announces it; of a response to HEAD, that which GET would get.
+    /// Returns the length of the content in bytes, if the head announces it; for HEAD, the length that GET
+    /// would have.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// Waits for the next piece of content; `None` at the end. May be dropped at any time, and called again.
+    /// Waits for the next piece of content; `None` at the end. Cancel-safe: may be dropped at any time and
+    /// called again.
     ///
     /// # Errors
-    /// The content is longer than may be read, or it broke off. Further calls return `None`.
+    /// The content exceeds the limit or is incomplete. Further calls return `None`.
     pub async fn read(&mut self) -> Result<Option<&[u8]>, FetchError> {
         let Some(request) = &mut self.request else { return Ok(None) };
         match request.read_piece().await {
@@ -338,7 +342,7 @@ impl<'p> FetchResponse<'p> {
         Ok(self.request.as_ref().map(UpstreamRequest::data))
     }
 
-    /// The response is complete: its connection can serve again.
+    /// Ends a complete response and keeps its connection.
     fn finish(&mut self) {
         let Some(request) = self.request.take() else { return };
         let (side, sent_whole) = request.into_side();
@@ -363,7 +367,7 @@ impl From<SelectError> for FetchError {
             SelectError::NoServer(no_server) => {
                 FetchError { status: no_server.status, reason: no_server.reason }
             }
-            // Nobody waits for the response, so nobody leaves.
+            // Not reached: a fetch has no client that can leave.
             SelectError::Left => FetchError::of(&AttemptFailure::Ours(net::Fault::Gone)),
         }
     }

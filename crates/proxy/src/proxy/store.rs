@@ -1,5 +1,5 @@
-//! Request bodies that are read whole before a server is asked, as servers of the CGI family need it: one process serves one request, and
-//! the variables name the length.
+//! Request bodies that are read completely before a server is chosen. Servers of the CGI family need this:
+//! one process serves one request, and the variables include the length.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use net::{Exchange, Fault, SpillFile, SpillQuota};
 use super::{Attempts, Proxy};
 use crate::dial::before;
 
-/// Bytes that are written to a file together.
+/// Size of the blocks that are written to a file.
 const BLOCK_BYTES: usize = 128 * 1024;
 const NO_ROOM: Reject = Reject::new(Status::SERVICE_UNAVAILABLE, "there is no room for the request's body");
 
 impl Proxy {
-    /// Reads the body, into memory as far as `read_ahead_bytes` go, and beyond that into a temporary file. One whose length is known is
-    /// left with its client where there is no room.
+    /// Reads the body, up to `read_ahead_bytes` into memory and beyond that into a temporary file. Without
+    /// space for it, a body of known length is left unread on the client's connection.
     pub(super) async fn store_body(
         &self,
         x: &mut Exchange<'_>,
@@ -49,7 +49,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// Reads the rest of the body into a file, `bytes` before it; gives them back where there is no room and the client may keep the rest.
+    /// Reads the rest of the body into a file that begins with `bytes`. Returns `bytes` if there is no space
+    /// and the rest may stay unread.
     async fn spill_body(
         &self,
         x: &mut Exchange<'_>,

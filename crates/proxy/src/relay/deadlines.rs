@@ -1,35 +1,36 @@
-//! What a relay waits for, and until when.
+//! Waits and deadlines of a relay.
 
 use net::{Fault, Interest};
 
 use super::{GATHERED_BYTES, Relay, RequestProgress, ResponseProgress, TURN_BYTES};
 use crate::failure::AttemptFailure;
 
-/// How often a relay whose client does not read looks whether that reads a little, and whether memory is short by now.
+/// Interval at which a relay whose client does not read checks for slight progress and for a shortage of
+/// memory.
 const LOOK_MS: u64 = 2_000;
-/// What a wait counts as, so that a relay that never has to wait yields to other tasks too.
+/// Weight of a wait, so that a relay which is always ready still yields to other tasks.
 const WAIT_WEIGHT_BYTES: usize = TURN_BYTES / 256;
 
-/// When each wait of a relay ends, by the core's clock; `u64::MAX` where it does not wait for that.
+/// Deadlines of a relay's waits, by the core's clock; `u64::MAX` for a wait that is not under way.
 struct RelayDeadlines {
-    /// For the server's `100 Continue`.
+    /// Wait for the server's `100 Continue`.
     continue_ms: u64,
-    /// For more of the body from the client.
+    /// Wait for more of the body from the client.
     client_read_ms: u64,
-    /// Until the client takes some of the response.
+    /// Wait for the client to accept some of the response.
     client_write_ms: u64,
-    /// Until the server takes some of the request.
+    /// Wait for the server to accept some of the request.
     upstream_write_ms: u64,
-    /// For the head of the response.
+    /// Wait for the response head.
     upstream_head_ms: u64,
-    /// For more of its content.
+    /// Wait for more of the response's content.
     upstream_body_ms: u64,
-    /// For anything of the server, while the client has closed its sending side.
+    /// Wait for bytes of the server while the client has closed its sending side.
     half_closed_ms: u64,
 }
 
 impl RelayDeadlines {
-    /// The first of them.
+    /// Returns the earliest deadline.
     fn first_ms(&self) -> u64 {
         let RelayDeadlines {
             continue_ms,
@@ -55,7 +56,7 @@ impl Relay<'_, '_> {
         }
         let now_ms = self.x.core().now_ms();
         let unsent = self.x.unsent();
-        // The client has caught up meanwhile, and nothing else would say so: more can be read for it.
+        // The client has caught up meanwhile, which no event would report.
         if down == ResponseProgress::Full && unsent == 0 {
             return Ok(());
         }
@@ -77,7 +78,7 @@ impl Relay<'_, '_> {
         };
         self.side.release();
         self.settle();
-        // A side that is ready at once, and brings nothing, is no reason to keep others waiting.
+        // A side that is always ready without progress must not starve other tasks.
         self.moved += WAIT_WEIGHT_BYTES;
         match self.side.wait(self.x, client, reads_upstream, is_abandoned, deadline_ms).await {
             Err(Fault::Timeout) => self.on_timeout(down),
@@ -85,7 +86,8 @@ impl Relay<'_, '_> {
         }
     }
 
-    /// The end of the client that is waited for beside the rest; notes when its sending side was seen to be closed.
+    /// Returns the events to watch for on the client's closing or leaving; records when its sending side was
+    /// found to be closed.
     fn client_end(&mut self, now_ms: u64) -> Interest {
         let watches_end = self.plan.options.timeouts.half_closed_ms > 0;
         if watches_end && self.x.is_half_closed() {
@@ -98,24 +100,24 @@ impl Relay<'_, '_> {
         }
     }
 
-    /// Before others have their turn: gives back what it can where memory is short, and counts the rest.
+    /// Prepares for a wait: releases memory if it is short, and accounts for the rest.
     pub(super) fn settle(&mut self) {
         let is_short = self.is_short();
         self.x.hold(self.side.weigh(is_short) + self.kept.bytes.capacity());
     }
 
-    /// Whether the head of the response is all that is waited for, as nearly every request does once.
+    /// Whether only the response head is awaited, which is the usual case.
     fn waits_for_head(&self, down: ResponseProgress) -> bool {
         let is_sent = self.up == RequestProgress::Done && !self.side.is_behind();
         is_sent && down == ResponseProgress::Dry && !self.x.has_begun() && self.half_closed_ms.is_none()
     }
 
-    /// When that wait ends.
+    /// Returns the deadline of the wait for the head.
     fn head_deadline_ms(&self) -> u64 {
         self.up_ms.saturating_add(self.plan.options.timeouts.head_ms)
     }
 
-    /// When each wait of this relay ends that is under way.
+    /// Returns the deadlines of the waits that are under way.
     fn deadlines(&self, down: ResponseProgress) -> RelayDeadlines {
         let timeouts = &self.plan.options.timeouts;
         let due = |waits: bool, since_ms: u64, timeout_ms: u64| match waits {
@@ -144,8 +146,8 @@ impl Relay<'_, '_> {
         }
     }
 
-    /// The kernel reports room only when a third of its buffer is free: asks whether a side that seems to take nothing has taken a
-    /// little.
+    /// Checks whether a stalled side has accepted a few bytes: the kernel reports room only when a third of
+    /// its buffer is free.
     fn look_for_progress(&mut self, now_ms: u64) {
         if self.unsent > 0 && self.x.has_taken() {
             self.client_write_ms = now_ms;
@@ -159,7 +161,8 @@ impl Relay<'_, '_> {
         self.deadlines(down).first_ms().min(self.plan.deadline_ms)
     }
 
-    /// After a turn in which one side was always ready: a timeout of the other's holds all the same.
+    /// Checks the timeouts after a turn in which one side was always ready, because the other side's still
+    /// apply.
     pub(super) fn check_deadline(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
         match self.x.core().now_ms() < self.deadline_ms(down) {
             true => Ok(()),
@@ -175,14 +178,15 @@ impl Relay<'_, '_> {
         }
         let deadlines = self.deadlines(down);
         if deadlines.continue_ms <= now_ms {
-            // It knows nothing of `Expect`, or has not made up its mind: send the body.
+            // The server does not support `Expect` or has not decided: send the body.
             self.begin_body();
             return Ok(());
         }
         if deadlines.half_closed_ms <= now_ms {
             return Err(AttemptFailure::Ours(Fault::Gone));
         }
-        // At the end of the whole request's time, too: who was waited for is not the server.
+        // Even when the whole request times out, the server is not at fault if the relay was waiting for the
+        // client.
         let clients_turn = (self.up == RequestProgress::Body && self.side.backlog() == 0) || self.unsent > 0;
         let is_client_late = deadlines.client_read_ms.min(deadlines.client_write_ms) <= now_ms;
         if is_client_late || (clients_turn && self.plan.deadline_ms <= now_ms) {

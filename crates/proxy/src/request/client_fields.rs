@@ -7,7 +7,7 @@ use http::encode::Lines;
 
 use crate::template::TemplateContext;
 
-/// Each octet of an address with the dot after it, and how many bytes that is.
+/// Each octet in decimal, followed by a dot, and the length including the dot.
 const OCTETS: [([u8; 4], usize); 256] = {
     let mut octets = [([b'.'; 4], 0); 256];
     let mut octet = 0;
@@ -32,7 +32,7 @@ const OCTETS: [([u8; 4], usize); 256] = {
 };
 
 pub(super) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
-    // IPv4 without `format!`, because every request needs it.
+    // Avoids `format!` for IPv4, because this runs for every request.
     if let IpAddr::V4(v4) = ip {
         let mut text = [0; 16];
         let mut len = 0;
@@ -47,7 +47,7 @@ pub(super) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     out.extend_from_slice(ip.to_string().as_bytes());
 }
 
-/// `X-Forwarded-For` with what a trusted proxy has reported, and the addresses that this one adds.
+/// Writes `X-Forwarded-For` with the values from a trusted proxy and the addresses that this one adds.
 pub(super) fn write_forwarded_for<'x>(
     lines: &mut Lines<'_>,
     before: impl Iterator<Item = &'x [u8]>,
@@ -72,7 +72,7 @@ pub(super) fn write_forwarded_for<'x>(
     lines.end();
 }
 
-/// One element of `Forwarded` (RFC 7239 section 4).
+/// Writes one element of `Forwarded` (RFC 7239 section 4).
 pub(super) fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip: Option<IpAddr>) {
     let mut text = Vec::new();
     match ip {

@@ -10,14 +10,14 @@ fn group() -> GroupOptions {
     GroupOptions::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
 }
 
-/// The head that goes upstream for a request with these lines, and what was said in it.
+/// Returns the upstream head for a request with these lines, and its properties.
 fn forwarded(options: &RouteOptions, request: &str) -> (String, SentHead) {
     forwarded_for(options, request, Client::direct(SENDER, true))
 }
 
 const SENDER: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 5555));
 
-/// A request from the sender.
+/// Creates the context of a request from [`SENDER`].
 fn context<'x>(head: &'x RequestHead, bytes: &'x [u8], client: Client) -> TemplateContext<'x> {
     TemplateContext {
         head,
@@ -33,7 +33,7 @@ fn context<'x>(head: &'x RequestHead, bytes: &'x [u8], client: Client) -> Templa
     }
 }
 
-/// The same for a client whose address the sender may forward.
+/// Like [`forwarded`], for a client whose address the sender may forward.
 fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (String, SentHead) {
     let bytes = request.replace('\n', "\r\n").into_bytes();
     let mut head = RequestHead::default();
@@ -43,7 +43,7 @@ fn forwarded_for(options: &RouteOptions, request: &str, client: Client) -> (Stri
     let sent = RequestRules::new(&group(), options).write(&mut out, &ask, true).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.ends_with("\r\n\r\n"));
-    // What we write must itself be a valid request with the same body.
+    // The written head must itself be a valid request with the same framing.
     let mut again = RequestHead::default();
     assert!(again.parse(text.as_bytes(), &http::Limits::default()).unwrap());
     assert_eq!(again.framing, head.framing);

@@ -1,4 +1,4 @@
-//! The variables of a request for servers of the CGI family (RFC 3875 section 4.1), named as other web servers name them.
+//! CGI variables of a request (RFC 3875 section 4.1), with the names that other web servers use.
 
 use std::net::SocketAddr;
 
@@ -12,43 +12,43 @@ use crate::options::{CgiOptions, Host};
 use crate::path;
 use crate::template::TemplateContext;
 
-/// Room for the variables of most requests, in bytes.
+/// Capacity for the variables of most requests, in bytes.
 const VARIABLES_BYTES: usize = 1000;
-/// Room for most texts that stand alone.
+/// Capacity for most single values, in bytes.
 const TEXT_BYTES: usize = 64;
-/// Room for the fields of most requests.
+/// Capacity for the fields of most requests.
 const FIELDS: usize = 24;
-/// The value of `SERVER_SOFTWARE`.
+/// Value of `SERVER_SOFTWARE`.
 pub const SOFTWARE: &[u8] = concat!("komainu/", env!("CARGO_PKG_VERSION")).as_bytes();
 
-/// The file that a server runs for a request.
+/// Script that a server runs for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
-    /// The folder that scripts are in, as the server knows it, without a slash at its end.
+    /// Directory of the scripts as the server sees it, without a trailing slash.
     pub root: Vec<u8>,
-    /// What the route has taken from the front of the path.
+    /// Path prefix that the route has stripped.
     pub prefix: Vec<u8>,
-    /// The path of the script below `root`, with a slash at its front.
+    /// Path of the script below `root`, with a leading slash.
     pub name: Vec<u8>,
-    /// What the request's path has behind the script.
+    /// Part of the request's path after the script.
     pub info: Vec<u8>,
 }
 
-/// What is known of a request beside its head.
+/// Data about a request that is not in its head.
 #[derive(Clone, Copy)]
 pub(crate) struct VariablesContext<'x> {
     pub(crate) script: Option<&'x Script>,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub(crate) length: u64,
-    /// Where the client connected to.
+    /// Local address of the client's connection.
     pub(crate) local: Option<SocketAddr>,
 }
 
 impl RequestRules {
-    /// The variables of a request.
+    /// Returns the variables of a request.
     ///
     /// # Errors
-    /// Those of [`RequestRules::write`].
+    /// The errors of [`RequestRules::write`].
     pub(crate) fn variables(
         &self,
         ask: &TemplateContext<'_>,
@@ -60,7 +60,7 @@ impl RequestRules {
         if ask.head.sent_target.is_empty() {
             path::write_target(&mut target, None, ask)?;
         } else {
-            // A route has rewritten it; nginx, too, passes what the client has sent.
+            // The target was rewritten by a route; like nginx, this passes the target that the client sent.
             let sent = Head { target: ask.head.sent_parts(ask.bytes), ..ask.head.clone() };
             path::write_target(&mut target, None, &TemplateContext { head: &sent, ..*ask })?;
         }
@@ -92,8 +92,8 @@ impl RequestRules {
         Ok(variables.made)
     }
 
-    /// Which script, and what of the path is behind it. Without one, the whole path is for the application that the route is mounted
-    /// as.
+    /// Adds the variables for the script and the path after it. Without a script, the whole path belongs to
+    /// the application that is mounted at the route.
     fn push_paths(
         &self,
         variables: &mut OwnVariables<'_>,
@@ -129,16 +129,17 @@ impl RequestRules {
         if !info.is_empty() {
             variables.push_parts(b"PATH_TRANSLATED", &[root, info]);
         }
-        // PHP as CGI demands it.
+        // PHP's CGI binary requires this variable.
         variables.push(b"REDIRECT_STATUS", b"200");
         Ok(())
     }
 
-    /// The fields of the request's head. They are those that a server would get over HTTP, but for names that two fields would share.
+    /// Adds a variable for each field that would be forwarded over HTTP, except where two fields would share
+    /// a name.
     fn push_fields(&self, variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>) -> Result<(), Reject> {
         let mut head = Vec::with_capacity(VARIABLES_BYTES);
         let mut lines = Lines::new(&mut head);
-        // A client of HTTP/1.0 need not name a host: then there is no variable of it.
+        // An HTTP/1.0 client may omit the host; then there is no variable for it.
         if !ask.authority().is_empty() || !matches!(self.options.host, Host::Pass) {
             lines.line(b"Host", self.host(ask));
         }
@@ -168,7 +169,7 @@ impl RequestRules {
     }
 }
 
-/// Variables, without those that the route's own replace.
+/// Variables, except those that the route's options replace.
 struct OwnVariables<'x> {
     made: Variables,
     options: &'x CgiOptions,
@@ -181,15 +182,15 @@ impl OwnVariables<'_> {
         }
     }
 
-    /// The same; the value is in parts.
+    /// Adds a variable whose value is given in parts.
     fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         if !self.is_replaced(name) {
             self.made.push_parts(name, parts);
         }
     }
 
-    /// The variable of a field. None is made of one whose name would be another one's, of one whose value stands elsewhere, and of
-    /// `Proxy`, which programs take for their own setting (CVE-2016-5385).
+    /// Adds the variable of a field. Omitted: names that would collide with others, fields whose value is in
+    /// another variable, and `Proxy`, which programs confuse with their own setting (CVE-2016-5385).
     fn push_field(&mut self, name: &[u8], value: &[u8]) {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         if is("content-type") {
@@ -215,7 +216,7 @@ impl OwnVariables<'_> {
     }
 }
 
-/// Both ends of the request: the client and the server. `text` is overwritten.
+/// Adds the variables for the client's and the server's address. `text` is a scratch buffer.
 fn push_ends(
     variables: &mut OwnVariables<'_>,
     ask: &TemplateContext<'_>,
@@ -238,7 +239,7 @@ fn push_ends(
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
     }
     text.clear();
-    // The port that the request came in on, whatever `Host` says (RFC 3875 section 4.1.15): programs take 443 for TLS.
+    // Port of the connection, regardless of `Host` (RFC 3875 section 4.1.15): programs interpret 443 as TLS.
     let address_bytes = match local {
         Some(local) => {
             write_ip(text, local.ip().to_canonical());
@@ -260,7 +261,7 @@ fn push_ends(
     }
 }
 
-/// The next field of a head that [`Lines`] has written: its name and its value.
+/// Returns the name and value of the next field in a head that [`Lines`] has written.
 fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
     let (name, after) = rest.split_at_checked(scan::token(rest))?;
     let after = after.strip_prefix(b": ")?;
@@ -269,12 +270,13 @@ fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
     Some((name, value.trim_ascii()))
 }
 
-/// A bit for the length of a name; long ones share theirs.
+/// Returns a bit for the length of a name, modulo 64.
 fn length_bit(name: &[u8]) -> u64 {
     1 << (name.len() % 64)
 }
 
-/// The lengths that more than one field's name has: only those may have one variable.
+/// Returns the bits of the lengths that occur more than once; only names of such a length can share a
+/// variable.
 fn repeated_lengths(fields: &[(&[u8], &[u8])]) -> u64 {
     let (mut seen, mut repeated) = (0, 0);
     for (name, _) in fields {
@@ -284,13 +286,13 @@ fn repeated_lengths(fields: &[(&[u8], &[u8])]) -> u64 {
     repeated
 }
 
-/// Whether two fields have one variable: case counts no more, and `-` is `_`.
+/// Whether two field names map to the same variable: case is ignored and `-` equals `_`.
 fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
     let plain = |byte: u8| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() };
     one.len() == other.len() && one.iter().zip(other).all(|(&one, &other)| plain(one) == plain(other))
 }
 
-/// The bytes of fields' names as their variables have them; 0 for those of which no variable is made.
+/// Bytes of field names as they appear in variables; 0 for bytes that prevent a variable.
 const IN_VARIABLES: [u8; 256] = {
     let mut bytes = [0; 256];
     let mut byte = 0;

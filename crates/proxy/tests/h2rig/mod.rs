@@ -13,19 +13,19 @@ use http::{Fields, Status};
 use http2::{ErrorCode, Event, Machine, Options};
 use proxy::options::{UpstreamAddress, UpstreamProtocol, UpstreamServer};
 
-/// A test that hangs must fail: no read waits longer.
+/// Read timeout, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server whose every connection is handled by a closure on a thread of its own.
+/// A server that handles each connection by a closure on a thread of its own.
 pub struct H2Origin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
     ended: Arc<AtomicUsize>,
-    /// What scripts note.
+    /// Notes that scripts have made.
     pub notes: Arc<Mutex<Vec<String>>>,
 }
 
-/// A request whose head has come.
+/// A request whose head has been received.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     pub stream: u32,
@@ -40,12 +40,12 @@ pub struct Asked {
 }
 
 impl H2Origin {
-    /// `serve` gets each connection and its number.
+    /// Starts a server; `serve` gets each connection and its number.
     pub fn start(options: Options, serve: impl Fn(&mut Peer, usize) + Send + Sync + 'static) -> H2Origin {
         H2Origin::on(TcpListener::bind("127.0.0.1:0").unwrap(), options, serve)
     }
 
-    /// The same, with a listening socket of the caller's.
+    /// Starts a server on the caller's listening socket.
     pub fn on(
         listener: TcpListener,
         options: Options,
@@ -71,7 +71,7 @@ impl H2Origin {
         H2Origin { address, connections, ended, notes }
     }
 
-    /// Answers each whole request by `answer`: a body and trailers.
+    /// Starts a server that answers each complete request with the body and trailers returned by `answer`.
     pub fn answering(answer: impl Fn(&Asked) -> (Vec<u8>, Fields) + Send + Sync + 'static) -> H2Origin {
         H2Origin::start(Options::default(), move |peer, _| {
             while let Some(asked) = peer.request() {
@@ -81,7 +81,7 @@ impl H2Origin {
         })
     }
 
-    /// As a server of a group, over HTTP/2 by prior knowledge.
+    /// Returns the options of this server, with HTTP/2 by prior knowledge.
     pub fn server(&self) -> UpstreamServer {
         server(self.address)
     }
@@ -94,7 +94,7 @@ impl H2Origin {
         self.notes.lock().unwrap().clone()
     }
 
-    /// Waits until a script has noted something that begins so.
+    /// Waits until a script has made a note that begins with `begins`.
     pub fn wait_noted(&self, begins: &str) -> String {
         let began = Instant::now();
         loop {
@@ -106,7 +106,7 @@ impl H2Origin {
         }
     }
 
-    /// Waits until scripts have noted so much.
+    /// Waits until scripts have made `count` notes.
     pub fn wait_count(&self, count: usize) {
         let began = Instant::now();
         while self.noted().len() < count {
@@ -125,35 +125,35 @@ impl H2Origin {
     }
 }
 
-/// A server over HTTP/2 by prior knowledge.
+/// Returns the options of a server with HTTP/2 by prior knowledge.
 pub fn server(address: SocketAddr) -> UpstreamServer {
     let at = UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() };
     UpstreamServer { protocol: UpstreamProtocol::Http2, ..UpstreamServer::at(at) }
 }
 
-/// One connection, at its server.
+/// The server's side of one connection.
 pub struct Peer {
     pub stream: TcpStream,
     pub machine: Machine,
     pub out: Vec<u8>,
     input: Vec<u8>,
     notes: Arc<Mutex<Vec<String>>>,
-    /// Requests that are not whole.
+    /// Incomplete requests, by stream.
     asked: HashMap<u32, Asked>,
-    /// Whether content is granted again as it comes.
+    /// Whether flow-control windows are replenished as content is received.
     pub grants: bool,
 }
 
-/// What came.
+/// An event on a connection.
 #[derive(Debug)]
 pub enum Came {
     Head(Asked),
-    /// A request is whole.
+    /// A complete request.
     Whole(Asked),
     Reset(u32, ErrorCode),
-    /// Something that concerns the machine alone.
+    /// An event that concerns only the protocol machine.
     Other,
-    /// The connection has ended, or the proxy broke a rule.
+    /// The connection has ended, or the proxy has violated the protocol.
     End,
 }
 
@@ -170,20 +170,20 @@ impl Peer {
         self.notes.lock().unwrap().push(note.into());
     }
 
-    /// Sends what waits.
+    /// Sends pending output.
     pub fn flush(&mut self) {
         self.machine.flush(&mut self.out);
         let _ = self.stream.write_all(&self.out);
         self.out.clear();
     }
 
-    /// Sends bytes past the machine.
+    /// Sends bytes that bypass the machine.
     pub fn send_raw(&mut self, bytes: &[u8]) -> bool {
         self.flush();
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Reads on until something has come.
+    /// Reads until an event occurs.
     pub fn next(&mut self) -> Came {
         loop {
             let (consumed, event) = match self.machine.feed(&self.input, 0) {
@@ -237,7 +237,7 @@ impl Peer {
         }
     }
 
-    /// Reads on until a request's head has come, or the connection ends.
+    /// Reads until a request head arrives or the connection ends.
     pub fn next_head(&mut self) -> Came {
         loop {
             let came = self.next();
@@ -247,7 +247,7 @@ impl Peer {
         }
     }
 
-    /// Takes the bytes that were read and not parsed.
+    /// Takes the bytes that were read but not parsed.
     pub fn unparsed(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.input)
     }
@@ -269,7 +269,7 @@ impl Peer {
         }
     }
 
-    /// The next whole request; `None` when the connection ends before.
+    /// Reads the next complete request; `None` if the connection ends first.
     pub fn request(&mut self) -> Option<Asked> {
         loop {
             match self.next() {
@@ -280,7 +280,7 @@ impl Peer {
         }
     }
 
-    /// Everything until the connection ends, with each reset noted.
+    /// Reads until the connection ends, and notes each reset.
     pub fn drain(&mut self) {
         loop {
             match self.next() {
@@ -298,7 +298,8 @@ impl Peer {
         }
     }
 
-    /// A whole response, as the windows allow. False where the connection or the stream ends before.
+    /// Sends a whole response, as the flow-control windows allow. False if the connection or the stream ends
+    /// first.
     pub fn answer(
         &mut self,
         stream: u32,
@@ -318,7 +319,7 @@ impl Peer {
         done
     }
 
-    /// Content, as the windows allow.
+    /// Sends content, as the flow-control windows allow.
     pub fn content(&mut self, stream: u32, body: &[u8], ended: bool) -> bool {
         let mut at = 0;
         while at < body.len() {

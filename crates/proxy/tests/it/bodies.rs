@@ -1,4 +1,4 @@
-//! Bodies both ways, in every framing.
+//! Bodies in both directions, in every framing.
 
 use crate::rig::{Options, Origin, Rig};
 use http::Method;
@@ -56,7 +56,7 @@ fn every_framing_of_an_upstream_for_every_client() {
         ("HTTP/1.1 204 No Content\r\n\r\n", ""),
         ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", ""),
     ] {
-        // One answer a connection, then it closes.
+        // One response per connection.
         let origin = Origin::start(move |mut caller, _| {
             caller.request();
             caller.send(answer);
@@ -171,7 +171,7 @@ fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
 fn who_sends_the_body_with_the_head_waits_for_nothing() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
-    // An upstream that knows no expectations would be waited for until the test fails.
+    // Long enough that a wait for `100 Continue` would time out the test.
     options.route.timeouts.continue_ms = 3_600_000;
     let rig = Rig::with(options);
     let long = "x".repeat(100_000);
@@ -197,7 +197,7 @@ fn who_sends_the_body_with_the_head_waits_for_nothing() {
 
 #[test]
 fn who_sends_the_body_unasked_waits_no_longer() {
-    // It has seen the head and says nothing.
+    // The server has received the head and does not send `100 Continue`.
     let (report, reported) = std::sync::mpsc::channel();
     let origin = Origin::start(move |mut caller, _| {
         while let Some(head) = caller.head() {
@@ -265,7 +265,7 @@ fn a_client_that_sends_a_short_body_slowly_holds_no_upstream() {
     let mut slow = rig.client();
     slow.send("POST / HTTP/1.1\r\nHost: site.test\r\nContent-Length: 4\r\n\r\nbo");
     for _ in 0..20 {
-        // The one connection is free for others all the while.
+        // The only connection stays free for others meanwhile.
         assert_eq!(rig.get("/").status, 200);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -299,7 +299,7 @@ fn an_early_response_is_not_lost() {
         });
         let response = client.response(Method::Post).unwrap();
         assert_eq!((response.status, response.text().as_str()), (413, "too big"));
-        // Else the proxy reads on for 30 s.
+        // Otherwise the proxy would read on for 30 s.
         client.stream.shutdown(std::net::Shutdown::Both).unwrap();
         sender.join().unwrap();
     }
@@ -307,7 +307,7 @@ fn an_early_response_is_not_lost() {
 
 #[test]
 fn a_response_may_stream_while_its_request_does() {
-    // Echo, piece by piece: each waits for the one before.
+    // Echoes piece by piece; each waits for the one before.
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
         caller.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -371,7 +371,7 @@ fn large_bodies_arrive_whole_both_ways() {
 
 #[test]
 fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
-    // The client reads nothing; 40 KiB fit the read-ahead whatever the sockets hold.
+    // The client reads nothing; 40 KiB fit the read-ahead whatever the socket buffers hold.
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {
             caller.send("HTTP/1.1 200 OK\r\nContent-Length: 40960\r\n\r\n");
@@ -390,7 +390,7 @@ fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
         .collect();
     assert!(origin.connections() <= 20);
     let before = origin.connections();
-    // Twenty connections are idle, or as many as were needed at once: no new one is opened.
+    // The connections are idle, so no new one is opened.
     assert_eq!(rig.get("/").body.len(), 40 * 1024);
     assert_eq!(origin.connections(), before);
     for client in &mut slow {

@@ -1,4 +1,4 @@
-//! Servers that speak FastCGI, uwsgi and SCGI: what they get, and what becomes of what they answer.
+//! FastCGI, uwsgi and SCGI servers: the requests that they get, and the handling of their responses.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::rig::{Caller, Client, Options, Origin, Rig};
 
 type Variables = BTreeMap<String, String>;
 
-/// A request as a server gets it.
+/// A request, as received by a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Asked {
     variables: Variables,
@@ -33,7 +33,7 @@ fn read_exactly(stream: &mut TcpStream, len: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads a request of FastCGI; `None` at the end of the connection.
+/// Reads a FastCGI request; `None` at the end of the connection.
 fn fastcgi(stream: &mut TcpStream) -> Option<Asked> {
     let (mut asked, mut params, mut kinds) = (Asked::default(), Vec::new(), Vec::new());
     loop {
@@ -85,7 +85,7 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&head[..], content, &vec![0; padding]].concat()
 }
 
-/// A whole response of FastCGI.
+/// Returns a complete FastCGI response.
 fn whole(text: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> = text.chunks(65_000).flat_map(|part| record(6, part)).collect();
     bytes.extend(record(6, b""));
@@ -93,7 +93,8 @@ fn whole(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A server that answers each request with the bytes that a function gives, and what it was asked.
+/// Starts a server that answers each request with the bytes returned by `answer`; also returns the requests
+/// received.
 fn server(
     protocol: CgiProtocol,
     answer: impl Fn(&Asked) -> Vec<u8> + Send + Sync + 'static,
@@ -119,7 +120,7 @@ fn server(
     (origin, asked)
 }
 
-/// Reads a request of the other two: variables, and the body that they announce.
+/// Reads a uwsgi or SCGI request: the variables, and the body that they announce.
 fn packet(stream: &mut TcpStream, variables: impl Fn(&mut TcpStream) -> Option<Variables>) -> Option<Asked> {
     let variables = variables(stream)?;
     let length = variables.get("CONTENT_LENGTH").and_then(|length| length.parse().ok()).unwrap_or(0);
@@ -298,11 +299,11 @@ fn bodies_of_responses_have_the_length_that_they_announce_or_end_with_the_reques
         assert_eq!(ask("GET", "/none").status, 304);
         assert_eq!(ask("GET", "/split").text(), "body");
     }
-    // A response to HEAD with a body that is too long to be read for nothing costs a connection each time.
+    // A response to HEAD with a body above the limit costs a connection each time.
     assert_eq!(origin.connections(), 3);
 }
 
-/// PHP-FPM sends such a one where a script sets no field, and the settings none either.
+/// PHP-FPM sends an empty head if neither the script nor the settings set a field.
 #[test]
 fn a_head_of_fastcgi_may_be_empty() {
     let (origin, _) = server(CgiProtocol::FastCgi, |_| whole(b"\r\n\n\nx"));
@@ -382,21 +383,21 @@ fn a_client_that_has_the_whole_response_does_not_wait_for_its_end() {
     });
     let rig = rig(&origin, CgiProtocol::FastCgi);
     let working = ends.write().unwrap();
-    // One connection of a client after the other, and the same again: none waits.
+    // Responses to one client after another do not wait for the server to end them.
     let mut client: Client = rig.client();
     for _ in 0..64 {
         client.send("GET /works HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
     }
     assert_eq!(may_end.load(std::sync::atomic::Ordering::SeqCst), 0, "no server has ended a response");
-    // More are not held for servers that never end: this client waits, as it would for any other response.
+    // The limit of lingering connections is reached: this response waits for the server to end it.
     client.send("GET /works HTTP/1.1\r\nHost: a\r\n\r\nGET /works HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert_eq!(origin.connections(), 65, "the second of them waits");
     drop(working);
     assert_eq!(client.response(Method::Get).unwrap().text(), "hello");
-    // The connections are kept once the servers have ended the responses.
+    // The connections are kept after the servers have ended the responses.
     while may_end.load(std::sync::atomic::Ordering::SeqCst) < 66 {
         std::thread::yield_now();
     }
@@ -424,7 +425,7 @@ fn error_messages_are_no_progress_of_a_response() {
     let mut client: Client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(client.response(Method::Get).is_err(), "it is cut off");
-    // All of them would take thirty seconds.
+    // Reading all of them would take thirty seconds.
     let drips = dripped.recv().expect("the server ends");
     assert!(drips < 150, "the connection was held for {drips} error messages");
 }
@@ -510,7 +511,7 @@ fn a_request_of_the_server_itself_and_health_checks_are_asked_too() {
         }
         drop(response);
         let is_ping = |asked: &Asked| asked.of("SCRIPT_NAME") == Some("/ping");
-        // The result of each is known before the next one begins.
+        // The result of a check is known before the next one begins.
         while seen.lock().unwrap().iter().filter(|asked| is_ping(asked)).count() < 3 {
             their_core.sleep(5).await;
         }

@@ -1,4 +1,4 @@
-//! Upstream servers that fail in every way there is, and what the client sees of it.
+//! Upstream servers that fail in various ways, and the client's view of each failure.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use http::{Method, Status};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Options with short timeouts, and no second attempt.
+/// Returns options with short timeouts and a single attempt.
 fn impatient(origin: &Origin) -> Options {
     let mut options = Options::to(vec![origin.server()]);
     options.route.timeouts.connect_ms = 300;
@@ -28,7 +28,7 @@ fn nobody_listens() {
 
 #[test]
 fn a_connection_that_never_comes_about() {
-    // A queue of newcomers that is full: the kernel leaves further ones without an answer.
+    // The listen backlog is full: the kernel leaves further connection attempts unanswered.
     let listener =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
     let listener = listener.unwrap();
@@ -44,7 +44,7 @@ fn a_connection_that_never_comes_about() {
     options.route.retry.attempts_max = 1;
     let slow = (504, "the upstream could not be reached in time".into());
     assert_eq!(Rig::with(options.clone()).get("/").refused(), slow);
-    // Another server takes the request, whatever its method.
+    // The request goes to another server, whatever its method, because nothing was sent.
     let origin = Origin::answering(OK);
     options.group.servers.push(origin.server());
     options.route.retry.attempts_max = 2;
@@ -80,7 +80,7 @@ fn silence() {
 
 #[test]
 fn the_whole_request_has_a_limit_too() {
-    // A byte now and then keeps every other clock from running out.
+    // An occasional byte keeps every other timeout from expiring.
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
@@ -176,7 +176,7 @@ fn a_response_cut_short_looks_so_and_its_connection_is_not_used_again() {
                 let mut client = rig.client();
                 client.send(&format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"));
                 match client.response(Method::Get) {
-                    // A reset may arrive before the head: then the client gets an error response.
+                    // A reset may arrive before the head; then the client gets an error response.
                     Ok(response) if first => {
                         assert!(resets && response.status == 502, "{answer}: {response:?}")
                     }
@@ -194,13 +194,13 @@ fn a_reset_ends_even_a_body_that_ends_by_closing_visibly() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send("HTTP/1.1 200 OK\r\n\r\nhello");
-        // The proxy has the first piece: the client has seen it.
+        // Waits until the proxy closes, after it has relayed the first piece.
         caller.raw_until(b"never");
     });
     let mut options = impatient(&origin);
     options.route.timeouts.between_ms = 100;
     let rig = Rig::with(options);
-    // To a 1.1 client it is chunked, and has no last chunk; a 1.0 client sees a reset.
+    // An HTTP/1.1 client gets chunks without a last chunk; an HTTP/1.0 client sees a reset.
     let mut new = rig.client();
     new.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(new.response(Method::Get).unwrap_err(), "body cut short");
@@ -241,7 +241,8 @@ fn another_server_answers_instead() {
         let rig = Rig::with(options);
         let answers: Vec<u16> = (0..8).map(|_| rig.get("/").status).collect();
         let fine = answers.iter().filter(|&&status| status == 200).count();
-        // Each turn begins one server further on: two attempts are not always enough, four are.
+        // Round robin starts one server further for each request: two attempts do not always reach the good
+        // server, four do.
         if attempts == 2 {
             assert_eq!(fine, 8, "{answers:?}");
         } else {
@@ -288,7 +289,7 @@ fn a_status_may_count_as_a_failure() {
     options.group.ejection = None;
     let rig = Rig::with(options.clone());
     assert_eq!((rig.get("/").text(), rig.get("/").text()), ("ok".into(), "ok".into()));
-    // If no other server is left, the client gets the response itself.
+    // Without another server, the client gets the response with the listed status.
     options.group.servers.pop();
     let rig = Rig::with(options);
     assert_eq!((rig.get("/").status, rig.get("/").text()), (503, "busy".into()));
@@ -310,7 +311,7 @@ fn retries_cannot_outgrow_their_budget() {
     for _ in 0..100 {
         assert_eq!(rig.get("/").status, 502);
     }
-    // A hundred first attempts, ten retries in hand, and a tenth of the requests.
+    // A hundred first attempts, ten initial retries, and a tenth of the requests.
     let tried = tried.load(Ordering::SeqCst);
     assert!((115..=120).contains(&tried), "{tried}");
 }
@@ -344,7 +345,7 @@ fn a_client_that_goes_takes_its_upstream_connection_along() {
 
 #[test]
 fn a_request_that_comes_back_is_refused() {
-    // An upstream that leads here again, as it stands.
+    // The upstream sends the request back to the proxy unchanged.
     let here: Arc<OnceLock<SocketAddr>> = Arc::default();
     let to = here.clone();
     let origin = Origin::start(move |mut caller, _| {
@@ -363,7 +364,7 @@ fn a_request_that_comes_back_is_refused() {
         assert!(refused.0 == 508 && refused.1.starts_with("the request loops"), "{refused:?}");
     }
     assert_eq!(origin.seen().matches("GET / ").count(), 10, "once for each request");
-    // `Via` of another proxy with the same name is not a loop.
+    // `Via` of another proxy with the same pseudonym is not a loop.
     let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let rig = Rig::to(&origin);
     let via = "GET / HTTP/1.1\r\nHost: a\r\nVia: 1.1 komainu, 1.1 komainu (0123456789abcdef)\r\n\r\n";

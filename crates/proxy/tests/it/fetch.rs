@@ -1,4 +1,4 @@
-//! Requests without a client: what they send, what they return, and servers that lie.
+//! Requests without a client: what is sent and returned, including from misbehaving servers.
 
 use std::io::Write;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use proxy::{FetchError, FetchLimits, FetchRequest, Group, GroupShared, Proxy};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What a fetch has returned.
+/// Result of a fetch.
 #[derive(Debug, PartialEq, Eq)]
 struct Fetched {
     status: u16,
@@ -52,7 +52,7 @@ async fn fetch(proxy: &Proxy, request: &FetchRequest, limits: FetchLimits) -> Re
     Ok(fetched)
 }
 
-/// One `GET /` to a server that serves its connections so.
+/// Fetches `GET /` from a server that handles connections with `serve`.
 fn get(
     options: impl FnOnce(&mut Options),
     limits: FetchLimits,
@@ -94,7 +94,7 @@ fn the_rules_of_the_route_apply_and_the_connection_is_kept() {
 
 #[test]
 fn a_body_goes_up_while_the_response_comes_down() {
-    // The server returns each piece as it reads it: whoever sent all of it first would wait for ever.
+    // The server returns each piece as it reads it, so sending the whole body first would block for ever.
     let origin = Origin::start(|mut caller, _| {
         while caller.head().is_some() {
             caller.send("HTTP/1.1 200 OK\r\nContent-Length: 8000000\r\n\r\n");
@@ -117,7 +117,7 @@ fn a_server_that_answers_before_it_has_read_the_request_is_heard() {
     let origin = Origin::start(|mut caller, _| {
         caller.head();
         caller.send("HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
-        // What is on its way is read, so that the kernel does not take the response back.
+        // Bytes in flight are read, because otherwise the kernel would send a reset and discard the response.
         caller.rest();
     });
     let fetched = run(Options::to(vec![origin.server()]), async |_, proxy| {
@@ -129,7 +129,7 @@ fn a_server_that_answers_before_it_has_read_the_request_is_heard() {
 
 #[test]
 fn a_stale_kept_connection_costs_another_attempt() {
-    // Each connection answers one request and closes when the second one has come.
+    // Each connection answers one request and closes when the second one arrives.
     let serve = |mut caller: Caller, _| {
         caller.request();
         caller.send(OK);
@@ -144,7 +144,7 @@ fn a_stale_kept_connection_costs_another_attempt() {
         }
     });
     assert_eq!(origin.connections(), 20);
-    // A request that must not be sent twice is not.
+    // A POST must not be sent twice.
     let origin = Origin::start(serve);
     let failed = run(Options::to(vec![origin.server()]), async |_, proxy| {
         fetch(&proxy, &request("GET", "/", b""), FetchLimits::default()).await.unwrap();
@@ -225,7 +225,7 @@ fn a_server_that_lies_costs_no_more_than_the_limits() {
     let head = "HTTP/1.1 200 OK\r\n";
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let too_long = (502, "the response is longer than may be read");
-    // Endless heads, bodies and framing.
+    // Endless heads, interim responses and bodies.
     assert_eq!(said(get(once, SHORT, endless(head, "X: y\r\n"))), (502, "too many fields"));
     assert_eq!(
         said(get(once, SHORT, endless("", "HTTP/1.1 103 Early Hints\r\n\r\n"))),
@@ -239,7 +239,7 @@ fn a_server_that_lies_costs_no_more_than_the_limits() {
         said(get(once, SHORT, endless("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "body"))),
         too_long
     );
-    // Nonsense.
+    // Invalid chunk framing.
     for nonsense in ["nonsense\r\n", "-1\r\n", "4\r\nbodyX\r\n", "ffffffffffffffffff\r\n"] {
         let serve = move |mut caller: Caller, _: usize| {
             caller.request();
@@ -256,7 +256,7 @@ fn a_server_that_lies_costs_no_more_than_the_limits() {
     ] {
         assert_eq!(said(get(once, SHORT, answer(nonsense))).0, 502, "{nonsense}");
     }
-    // Early ends.
+    // Premature ends.
     let closed = (502, "the upstream closed the connection before it answered");
     for end in ["", "HTTP/1.1 200 O", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"] {
         assert_eq!(said(get(once, SHORT, answer(end))), closed, "{end}");
@@ -305,12 +305,12 @@ fn a_server_that_is_silent_or_slow_is_not_waited_for() {
         said(get(short, FetchLimits::default(), silent("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nx"))),
         stopped
     );
-    // Neither time limit is moved by a byte now and then.
+    // An occasional byte extends neither timeout.
     assert_eq!(said(get(short, FetchLimits::default(), slow("HTTP/1.1 200 OK\r\nX: ", "y"))), late);
     assert_eq!(said(get(long, total, slow("HTTP/1.1 200 OK\r\n\r\n", "x"))), stopped);
 }
 
-/// Asks a server whether a client may have something before it is answered.
+/// A service that asks a server for permission before it answers a client.
 struct Gatekeeper(Proxy);
 
 impl net::Service for Gatekeeper {

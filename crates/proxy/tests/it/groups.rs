@@ -10,7 +10,7 @@ use proxy::GroupSuccession;
 use proxy::health::ServerState;
 use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
 
-/// An origin that says its name.
+/// Starts an origin that responds with its name.
 fn named(name: &'static str) -> Origin {
     Origin::start(move |mut caller, _| {
         while caller.request().is_some() {
@@ -127,14 +127,14 @@ fn a_cookie_leads_back() {
         let response = again();
         assert_eq!((response.text(), response.field("Set-Cookie")), (first.text(), None));
     }
-    // The cookie's server stops: the client gets another server and a new cookie.
+    // The server that the cookie names is stopped: the client gets another server and a new cookie.
     let drained = if first.text() == "a" { 0 } else { 1 };
     rig.shared.set_order(drained, proxy::health::UpstreamOrder::Down, 1);
     let moved = again();
     assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
 }
 
-/// An origin that holds its responses until the test releases them.
+/// An origin that delays its responses until the test releases them.
 struct Held {
     origin: Origin,
     inside: Arc<AtomicUsize>,
@@ -188,11 +188,11 @@ fn the_least_busy_is_asked() {
         let mut options = group(&[&held.origin, &free]);
         options.group.balance = balance.clone();
         let rig = Rig::with(options);
-        // One request hangs on the first server sooner or later; from then on it is the busier one.
+        // Eventually one request blocks on the first server, which is the busier one from then on.
         let mut stuck = Vec::new();
         while held.inside.load(Ordering::SeqCst) == 0 {
             let client = asking(&rig);
-            // No second one is on its way before it is known where the first one is.
+            // The next request is sent only after it is known which server got this one.
             client.stream.set_nonblocking(true).unwrap();
             while held.inside.load(Ordering::SeqCst) == 0 && client.stream.peek(&mut [0]).is_err() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -218,13 +218,13 @@ fn a_limit_queues_and_does_not_fail() {
     let rig = Rig::with(options);
     let mut clients: Vec<Client> = (0..32).map(|_| asking(&rig)).collect();
     held.wait_inside(2);
-    // The queue is full: wait until all thirty-two are known, then one more is refused.
+    // Wait until all thirty-two clients are in the queue; then one more is refused.
     let refused = loop {
         let mut extra = asking(&rig);
         extra.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         match extra.response(http::Method::Get) {
             Ok(response) => break response,
-            // This client is in the queue: it disconnects, which frees its place.
+            // This client is queued; its disconnect frees the place.
             Err(_) => rig::reset(&extra.stream),
         }
     };
@@ -272,7 +272,7 @@ fn checks_take_heads_as_long_as_routes_do() {
             Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 1, fall: 1 });
         checks.store(0, Ordering::SeqCst);
         let rig = Rig::with(options);
-        // The result of each is known before the next one begins.
+        // The result of a check is known before the next one begins.
         while checks.load(Ordering::SeqCst) < 3 {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -364,7 +364,8 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 4), "aaaa");
     well.store(true, Ordering::SeqCst);
-    // The request that finds b well again is a stream of events, which lasts as long as its client stays.
+    // The request that detects the recovery of b is an event stream, which does not end while its client
+    // stays.
     let mut streams = Vec::new();
     while !b.seen().contains("GET /events") {
         let mut stream = rig.client();
@@ -389,7 +390,7 @@ fn backups_do_not_stand_in_for_those_that_are_busy() {
     held.wait_inside(1);
     assert_eq!(rig.get("/").refused(), (503, "no upstream became free in time".into()));
     assert_eq!(backup.connections(), 0);
-    // A backup does replace a server that goes down while a request waits.
+    // A backup does replace a server that goes out of service.
     held.release(1);
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
     rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
@@ -424,7 +425,7 @@ fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
     options.route.timeouts.total_ms = 200;
     options.route.timeouts.queue_ms = 3_600_000;
     let rig = Rig::with(options);
-    // A tunnel has the only place, for as long as it likes.
+    // A tunnel occupies the only connection indefinitely.
     let mut tunnel = rig.client();
     tunnel.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
     assert_eq!(tunnel.response(http::Method::Get).unwrap().status, 101);
@@ -477,7 +478,7 @@ fn who_goes_away_leaves_the_queue() {
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
-    // On a connection that is new, and on one that has been used.
+    // On a new connection, and on a used one.
     for used in [false, true] {
         let mut gone = rig.client();
         if used {
@@ -485,7 +486,7 @@ fn who_goes_away_leaves_the_queue() {
             assert_eq!(gone.response(http::Method::Trace).unwrap().status, 405);
         }
         gone.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        // It is known that it waits once another one finds the queue full.
+        // Once another request finds the queue full, this one is known to be queued.
         loop {
             let mut other = asking(&rig);
             other.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -496,7 +497,7 @@ fn who_goes_away_leaves_the_queue() {
         }
         rig::reset(&gone.stream);
         drop(gone);
-        // The place in the queue is free: another client waits there until it disconnects too.
+        // The place in the queue is free: another client waits in it.
         let mut next = asking(&rig);
         next.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert!(next.response(http::Method::Get).is_err(), "it waits");
@@ -526,7 +527,7 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     let changed = GroupSuccession::of(std::slice::from_ref(&rig.shared)).next(options.group.clone()).unwrap();
     assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
     assert_eq!(changed.standing(1, 0), ServerState::Up);
-    // With ejection turned off, no server is ejected.
+    // Without ejection, no server stays ejected.
     options.group.ejection = None;
     let changed = GroupSuccession::of(&[changed]).next(options.group).unwrap();
     assert_eq!(changed.standing(0, 0), ServerState::Up);

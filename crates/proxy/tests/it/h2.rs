@@ -1,4 +1,4 @@
-//! HTTP/2 to upstream servers: shared connections, limits, refusals, and servers that lie.
+//! HTTP/2 to upstream servers: shared connections, limits, refusals and misbehaving servers.
 
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn pattern(len: usize) -> Vec<u8> {
 fn a_thousand_requests_share_one_connection() {
     let origin = H2Origin::answering(|asked| (asked.path.clone().into_bytes(), Fields::new()));
     let rig = rig(&origin);
-    // The first makes the connection, so that no other is made beside it.
+    // The first request opens the connection, so that concurrent ones do not open others.
     assert_eq!(rig.get("/first").text(), "/first");
     let address = rig.address;
     let clients: Vec<_> = (0..10)
@@ -81,7 +81,7 @@ fn heads_and_trailers_pass_both_ways_without_fields_of_a_connection() {
     for part in ["x-hop", "connection", "upgrade", "transfer-encoding"] {
         assert!(!asked.to_ascii_lowercase().contains(part), "{part}: {asked}");
     }
-    // A response without a body ends with its head; one to HEAD has a length and no content.
+    // A response without a body ends with its head; a response to HEAD has a length but no content.
     let bare = H2Origin::start(H2::default(), |peer, _| {
         while let Some(asked) = peer.request() {
             peer.begin(asked.stream, Status::OK, b"content-length: 5\r\n", asked.method == "HEAD");
@@ -99,8 +99,8 @@ fn heads_and_trailers_pass_both_ways_without_fields_of_a_connection() {
     assert_eq!(bare.connections(), 1);
 }
 
-/// A server must not send content with 205 (RFC 9110 section 15.3.6), but unlike 204 its framing does not end with the head: what comes all
-/// the same is relayed, as over HTTP/1, and the connections continue.
+/// A server must not send content with 205 (RFC 9110 section 15.3.6), but unlike 204 its framing does not end
+/// with the head. Content is relayed as over HTTP/1, and the connections remain usable.
 #[test]
 fn a_205_with_content_is_relayed_as_it_is() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
@@ -139,7 +139,7 @@ fn a_server_gets_no_more_streams_than_it_allows() {
     let together = Arc::new(Barrier::new(6));
     let most = Arc::new(AtomicUsize::new(0));
     let (theirs, seen) = (together.clone(), most.clone());
-    // Two streams a connection; all six requests must be under way before any is answered.
+    // Two streams per connection; all six requests must be under way before any is answered.
     let origin = H2Origin::start(H2 { streams_max: 2, ..H2::default() }, move |peer, _| {
         let mut open = Vec::new();
         while let Some(asked) = peer.request() {
@@ -172,7 +172,7 @@ fn a_server_gets_no_more_streams_than_it_allows() {
 
 #[test]
 fn requests_that_a_leaving_server_has_not_processed_are_sent_again_unseen() {
-    // The first connection answers one request, and leaves when the second one comes; that one is a POST.
+    // The first connection answers one request, and sends GOAWAY when the second one, a POST, arrives.
     let origin = H2Origin::start(H2::default(), |peer, number| {
         let mut first = None;
         while let Some(asked) = peer.request() {
@@ -223,7 +223,7 @@ fn a_refused_stream_is_opened_again_a_few_times_whatever_the_method() {
 
 #[test]
 fn requests_on_connections_that_always_close_are_sent_again_once_beyond_what_retry_allows() {
-    // Each connection ends soon after its first request, whichever others have come by then.
+    // Each connection ends soon after its first request, whatever other requests have arrived by then.
     let origin = H2Origin::start(H2::default(), |peer, _| {
         let mut is_first = true;
         while let Some(asked) = peer.request() {
@@ -254,7 +254,7 @@ fn requests_on_connections_that_always_close_are_sent_again_once_beyond_what_ret
             let sent = noted.iter().filter(|path| **path == format!("/{n}")).count();
             assert!(sent <= attempts_max as usize + 1, "/{n} was sent {sent} times");
         }
-        // Each core begins with ten retries in hand.
+        // Each core begins with ten available retries.
         let retries_max = if attempts_max == 1 {
             0
         } else if budget_percent == 0 {
@@ -287,7 +287,7 @@ fn a_reset_before_the_response_is_502_and_one_within_it_cuts_the_client() {
                 peer.flush();
             }
             if asked.path == "/answered" {
-                // The response is whole, and the rest of the request is not wanted (RFC 9113 section 8.1).
+                // The response is complete, and the rest of the request is not needed (RFC 9113 section 8.1).
                 peer.begin(asked.stream, Status::CONTENT_TOO_LARGE, b"", false);
                 peer.machine.data(asked.stream, b"too much", true, &mut peer.out);
                 peer.flush();
@@ -303,7 +303,7 @@ fn a_reset_before_the_response_is_502_and_one_within_it_cuts_the_client() {
     let rig = rig(&origin);
     assert_eq!(rig.ask("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").status, 502);
     assert_eq!(rig.get("/get").status, 502);
-    // Nothing is sent again to the only server once that may have begun to serve it.
+    // The only server may have begun to process the requests, so none is sent again.
     assert_eq!(origin.noted(), ["/post", "/get"]);
     let mut client = rig.client();
     client.send("GET /within HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -344,7 +344,7 @@ fn a_client_that_leaves_resets_its_stream_and_no_other() {
 #[test]
 fn clients_that_read_nothing_do_not_stop_the_others_on_the_connection() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
-        // Every large response is sent as far as its window goes, and no further.
+        // Large responses are sent as far as the flow-control window allows.
         while let Some(asked) = peer.request() {
             if asked.path == "/large" {
                 peer.begin(asked.stream, Status::OK, b"content-length: 100000000\r\n", false);
@@ -468,7 +468,7 @@ fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_502_and_504() {
     clients
         .iter_mut()
         .for_each(|client| client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
-    // One has the connection, and the other waits for its settings.
+    // One client opened the connection; the other waited for its SETTINGS.
     assert!(clients.iter_mut().all(|client| client.response(Method::Post).unwrap().status == 504));
     assert_eq!(Rig::with(Options::to(vec![h2rig::server(rig::nobody())])).get("/").status, 502);
 }
@@ -483,7 +483,7 @@ fn a_connection_that_its_server_closed_while_it_was_idle_costs_no_request() {
     for _ in 0..20 {
         assert_eq!(rig.get("/").text(), "ok");
     }
-    // The second kind: the request has come when the connection breaks.
+    // The connection is closed after the request has arrived.
     let late = H2Origin::start(H2::default(), |peer, _| {
         let asked = peer.request().unwrap();
         ok(peer, asked.stream, b"ok");
@@ -522,7 +522,7 @@ fn checks_find_out_over_http_2_who_is_well() {
     let policy = format!("content-security-policy: {}\r\n", "script-src 'self';".repeat(1_500));
     let origin = H2Origin::start(H2::default(), move |peer, _| {
         while let Some(asked) = peer.request() {
-            // As long as routes take it.
+            // A field of the maximum length that routes accept.
             let fields = if asked.path == "/up" { policy.as_bytes() } else { b"" };
             peer.note(&asked.path);
             peer.answer(asked.stream, Status::OK, fields, asked.path.as_bytes(), &Fields::new());

@@ -1,4 +1,5 @@
-//! The end of an HTTP/2 connection to an upstream server: nothing is lost that the server has not read, whatever it still sends.
+//! The end of an HTTP/2 connection to an upstream server: bytes that the server has not read are not lost,
+//! whatever it still sends.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use crate::h2rig::{Came, H2Origin, Peer};
 use crate::rig::{Options, Rig};
 
 const PING: &[u8] = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00whatever";
-/// Enough for the proxy to have closed its connection, if it does not wait for the server.
+/// Long enough for a proxy that does not wait for the server to close its connection.
 const PAUSE: Duration = Duration::from_millis(300);
 
 fn one_request_each(origin: &H2Origin) -> Options {
@@ -23,7 +24,8 @@ fn one_request_each(origin: &H2Origin) -> Options {
     options
 }
 
-/// Reads a little at a time until the end, and sends a ping each time: the proxy may have closed its sending side alone.
+/// Reads slowly until the end, and sends a ping before each read: the proxy may have closed only its sending
+/// side.
 fn read_slowly(peer: &mut Peer) -> Result<Vec<u8>, std::io::Error> {
     let (mut bytes, mut piece) = (Vec::new(), [0; 2_000]);
     loop {
@@ -36,7 +38,7 @@ fn read_slowly(peer: &mut Peer) -> Result<Vec<u8>, std::io::Error> {
     }
 }
 
-/// The frames' types, and how many bytes those of DATA carry.
+/// Returns the types of the frames, and the number of bytes in DATA frames.
 fn frames(mut bytes: &[u8]) -> (Vec<u8>, usize) {
     let (mut kinds, mut content_bytes) = (Vec::new(), 0);
     while bytes.len() >= 9 {
@@ -52,11 +54,11 @@ fn frames(mut bytes: &[u8]) -> (Vec<u8>, usize) {
 fn an_upload_that_its_server_reads_slowly_survives_the_end_of_the_connection() {
     const CONTENT_BYTES: usize = 60_000;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Far less than the content: the rest waits in the proxy's kernel.
+    // Much smaller than the content, so that the rest stays in the kernel on the proxy's side.
     sockopt::set_socket_recv_buffer_size(&listener, 4_096).unwrap();
     let origin = H2Origin::on(listener, H2::default(), |peer, _| {
         let Came::Head(asked) = peer.next_head() else { panic!("a head") };
-        // The proxy has handed over everything by then.
+        // By then the proxy has passed everything to the kernel.
         thread::sleep(PAUSE);
         peer.answer(asked.stream, Status::OK, b"", b"early", &Fields::new());
         thread::sleep(PAUSE);
@@ -72,12 +74,13 @@ fn an_upload_that_its_server_reads_slowly_survives_the_end_of_the_connection() {
     assert!(noted.starts_with("Ok(") && noted.ends_with(&format!("7], {CONTENT_BYTES}))")), "{noted}");
 }
 
-/// Connections to `port` whose sending side the proxy has closed, and that it still holds.
+/// Returns the number of connections to `port` whose sending side the proxy has closed and that it still
+/// holds.
 fn half_closed(port: u16) -> usize {
     let (port, text) = (format!(":{port:04X}"), std::fs::read_to_string("/proc/net/tcp").unwrap());
     let is_half_closed = |line: &&str| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        // FIN_WAIT_1 and FIN_WAIT_2. Without an inode no process holds it.
+        // FIN_WAIT_1 and FIN_WAIT_2. A socket without an inode is not held by a process.
         fields[2].ends_with(&port) && ["04", "05"].contains(&fields[3]) && fields[9] != "0"
     };
     text.lines().skip(1).filter(is_half_closed).count()
@@ -110,6 +113,7 @@ fn servers_that_never_close_hold_few_connections_and_not_for_long() {
         assert!(began.elapsed() < Duration::from_secs(20), "{held} are still open");
         thread::sleep(Duration::from_millis(20));
     }
-    // 256 on each core. The kernel may take a moment to forget those that are closed at once, so a few more may be seen.
+    // 256 on each core. The kernel may take a moment to remove closed connections, so slightly more may be
+    // seen.
     assert!((1..REQUESTS).contains(&most), "{most} at a time");
 }

@@ -15,11 +15,11 @@ fn one_connection_carries_many_requests() {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.response(Method::Get).unwrap().text(), "ok");
     }
-    // Other clients share it.
+    // Other clients use the same connection.
     for _ in 0..10 {
         assert_eq!(rig.get("/").text(), "ok");
     }
-    // And a client that asks for the connection's end means its own.
+    // `Connection: close` of a client applies to the client's connection only.
     assert_eq!(rig.ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").text(), "ok");
     assert_eq!(rig.get("/").text(), "ok");
     assert_eq!(origin.connections(), 1);
@@ -48,7 +48,7 @@ fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
         clients.iter_mut().map(|client| client.response(Method::Get).unwrap().text()).collect();
     by.sort();
     assert_eq!(by, ["0", "1", "2"]);
-    // One of them had to go; of the two that are left one alone is used, again and again.
+    // One connection exceeds the limit and is closed; of the other two, the same one is used every time.
     let next = rig.get("/").text();
     assert!((0..20).all(|_| rig.get("/").text() == next));
     assert_eq!(origin.connections(), 3);
@@ -57,7 +57,7 @@ fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
 #[test]
 fn a_kept_connection_that_closes_is_an_error_only_where_the_client_gets_it() {
     use std::sync::{Arc, Mutex};
-    // The second request of each connection is read and not answered.
+    // The second request on each connection is read but not answered.
     let origin = Origin::start(move |mut caller, _| {
         if caller.request().is_some() {
             caller.send(OK);
@@ -100,7 +100,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
-    // Each connection answers one request and closes when the second one has come, without a word.
+    // Each connection answers one request and closes without a response when the second one arrives.
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send(OK);
@@ -109,7 +109,7 @@ fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
     let rig = Rig::to(&origin);
     let mut client = rig.client();
     for number in 0..1_000 {
-        // Methods that may be repeated, with and without bodies.
+        // Idempotent methods, with and without bodies.
         match number % 3 {
             0 => client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
             1 => client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"),
@@ -125,7 +125,7 @@ fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
 
 #[test]
 fn a_thousand_idle_closes_are_noticed_before_use() {
-    // Closed after the answer and before the next request: in turns with the client.
+    // Each connection is closed after the response and before the next request, in step with the client.
     let (close, reported) = std::sync::mpsc::sync_channel(0);
     let (closed, wait) = std::sync::mpsc::sync_channel(0);
     let reported = std::sync::Mutex::new(reported);
@@ -139,7 +139,7 @@ fn a_thousand_idle_closes_are_noticed_before_use() {
     let rig = Rig::to(&origin);
     let mut client = rig.client();
     for number in 0..1_000 {
-        // Not to be repeated: it must not meet a dead connection at all.
+        // Must not be sent twice, so it must not meet a closed connection at all.
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
         assert_eq!(client.response(Method::Post).unwrap().text(), "ok", "request {number}");
         close.send(()).unwrap();
@@ -153,7 +153,7 @@ fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_cro
     let origin = Origin::start(|mut caller, number| {
         caller.request();
         caller.send(OK);
-        // As if it had been sent while the request was on its way.
+        // As if the 408 had been sent while the request was on its way.
         if number < 2 && caller.request().is_some() {
             caller.send(LATE);
         } else {
@@ -166,7 +166,7 @@ fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_cro
     assert_eq!(rig.get("/").text(), "ok");
     assert_eq!(rig.get("/").text(), "ok");
     assert_eq!(origin.connections(), 2);
-    // A request that must not be sent twice gets the 408 itself.
+    // A POST must not be sent twice, so the client gets the 408.
     let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi");
     assert_eq!((response.status, response.text().as_str()), (408, "late"));
 }
@@ -221,7 +221,7 @@ fn each_reason_not_to_keep_a_connection() {
     for answer in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
-        // The server announces a keep-alive timeout that is too short to use.
+        // The announced keep-alive timeout is too short to use.
         "HTTP/1.1 200 OK\r\nKeep-Alive: timeout=0\r\nContent-Length: 2\r\n\r\nok",
     ] {
         let origin = Origin::answering(answer);

@@ -1,4 +1,4 @@
-//! The proxy on real sockets.
+//! Tests of the proxy on real sockets.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 #[path = "../h2rig/mod.rs"]

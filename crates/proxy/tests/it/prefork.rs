@@ -1,4 +1,4 @@
-//! Servers that give a process to each connection, and proxies on several threads: a connection that idles belongs to all.
+//! Servers with one process per connection, and proxies on several threads, which share idle connections.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,7 +22,7 @@ fn serve(mut caller: Caller, _: usize) {
     }
 }
 
-/// Runs concurrent clients, each with several requests on one connection. Fails if a request is never answered.
+/// Runs concurrent clients, each with several requests on one connection. Fails if a request is not answered.
 fn load(rig: &Rig, clients: usize, requests: usize) {
     thread::scope(|scope| {
         for _ in 0..clients {
@@ -41,11 +41,12 @@ fn load(rig: &Rig, clients: usize, requests: usize) {
 fn as_many_clients_as_workers_never_wait_for_idle_connections() {
     let origin = Origin::prefork(4, serve);
     let rig = Rig::on(4, Options::to(vec![origin.server()]));
-    // Each round the clients come to other threads.
+    // In each round the clients are distributed to threads anew.
     for _ in 0..25 {
         load(&rig, 4, 10);
     }
-    // None is opened while one idles; a slow machine may have one closed for another now and then.
+    // No connection is opened while another is idle; on a slow machine one may be closed for another
+    // occasionally.
     assert!(origin.connections() < 25, "{}", origin.connections());
 }
 
@@ -61,7 +62,7 @@ fn threads_use_each_others_connections() {
     let origin = Origin::answering(OK);
     let rig = Rig::on(4, Options::to(vec![origin.server()]));
     for _ in 0..60 {
-        // Not to be repeated, so that no connection may be found dead.
+        // Must not be sent twice, so a closed connection must not be used.
         let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
         assert_eq!((rig.get("/").text(), rig.ask(post).text()), ("ok".into(), "ok".into()));
     }
@@ -129,7 +130,7 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
         Some(HealthCheck { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..HealthCheck::default() });
     let rig = Rig::on(2, options);
     let deadline = Instant::now() + Duration::from_secs(30);
-    // A request after each check keeps the only worker.
+    // A request after each check occupies the only worker again.
     while origin.seen().matches("GET /health ").count() < 5 {
         assert!(Instant::now() < deadline, "no checks come through");
         assert_eq!(rig.get("/").text(), "ok");
@@ -139,7 +140,8 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
 
 #[test]
 fn a_server_that_accepts_one_connection_in_each_turn_keeps_its_connections() {
-    // One thread: in each turn it accepts one connection, and answers a request of each that it has.
+    // A single thread that, in each iteration, accepts one connection and answers one request of each
+    // connection.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = rig::server(listener.local_addr().unwrap());
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -170,8 +172,8 @@ fn a_server_that_accepts_one_connection_in_each_turn_keeps_its_connections() {
     assert!(accepted < 700, "{accepted}");
 }
 
-/// Three threads that each serve one connection until it ends, in the order in which the kernel hands them out. The
-/// body of each response is its number.
+/// Starts three threads that each serve one connection until it ends, in the order of the kernel's accept
+/// queue. The body of each response is its number.
 fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
     let server = rig::server(listener.local_addr().unwrap());
@@ -199,7 +201,7 @@ fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
 fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
     let (server, answers) = three_workers();
     let rig = Rig::on(1, Options::to(vec![server]));
-    // How many were answered while one request waited, at most.
+    // Maximum number of responses while one request waited.
     let longest = AtomicUsize::new(0);
     let clients = |requests: usize| {
         thread::scope(|scope| {
@@ -217,12 +219,12 @@ fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
             }
         });
     };
-    // At first the proxy does not know the number of workers.
+    // Initially the proxy does not know the number of workers.
     clients(20);
     longest.store(0, Ordering::SeqCst);
     clients(100);
     assert_eq!(answers.load(Ordering::SeqCst), 30 * (20 + 100));
-    // Of 3,000: threads of a busy machine wait for their turns too.
+    // Of 3,000 requests; threads also wait for the processor on a busy machine.
     assert!(longest.load(Ordering::SeqCst) <= 400, "one waited for {longest:?} others");
 }
 
@@ -234,7 +236,7 @@ fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
 }
 
 fn busy(stall_at: usize) {
-    // One thread answers everybody, a request each millisecond, in their order; once it stands still for a while.
+    // One thread answers all requests in order, one per millisecond, and stalls once.
     let (ask, asked) = mpsc::channel::<mpsc::Sender<()>>();
     thread::spawn(move || {
         for (number, turn) in asked.into_iter().enumerate() {
@@ -251,7 +253,7 @@ fn busy(stall_at: usize) {
         }
     });
     let rig = Rig::on(2, Options::to(vec![origin.server()]));
-    // The proxy learns how fast the server is, and then meets a hundred clients at once.
+    // The proxy learns the server's response time and then gets a hundred clients at once.
     load(&rig, 1, 10);
     load(&rig, 100, 8);
     assert!(origin.connections() < 300, "{}", origin.connections());
@@ -280,7 +282,8 @@ fn connections_are_kept_though_some_requests_are_slow() {
         })
         .collect();
     load(&rig, 2, 2_000);
-    // Some connections are closed, because the proxy cannot know at first why the slow requests wait, but not all the time.
+    // Some connections are closed, because the proxy cannot know at first why the slow requests wait, but not
+    // continually.
     assert!(origin.connections() < 1_000, "{}", origin.connections());
     *over.0.lock().unwrap() = true;
     over.1.notify_all();
@@ -299,9 +302,10 @@ fn slow_answers_make_no_new_connection_wait_for_those_that_idle() {
     };
     let origin = Origin::prefork(2, slow);
     let rig = Rig::on(1, Options::to(vec![origin.server()]));
-    // It is known that answers take a second.
+    // The proxy learns that responses take a second.
     load(&rig, 2, 3);
-    // What these clients have used idles now, and two more need connections: a wait of several usual times would be four seconds and more.
+    // The connections of these clients are idle, and two more are needed: waiting for several usual response
+    // times would take four seconds or more.
     let since = Instant::now();
     load(&rig, 4, 1);
     assert!(since.elapsed() < Duration::from_millis(4_500), "{:?}", since.elapsed());

@@ -1,4 +1,4 @@
-//! Clients that read slowly, but read: no timeout cuts them off.
+//! Clients that read slowly but steadily are not cut off by a timeout.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::slow_client::read_slowly_then_all;
 use net::{Exchange, Fault, RequestRecord};
 use proxy::{GroupShared, Proxy};
 
-/// More than sockets take.
+/// More than the socket buffers hold.
 const BODY_BYTES: usize = 20 << 20;
 const TIMEOUT_MS: u64 = 3_000;
 
-/// A proxy whose clients have little time.
+/// A proxy with a short write timeout for clients.
 struct Hurried(Proxy);
 
 impl net::Service for Hurried {

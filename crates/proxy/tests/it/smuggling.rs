@@ -1,4 +1,5 @@
-//! Every case of `smuggling.case`: what the client gets, and every byte that the upstream saw.
+//! Runs every case of `smuggling.case`: checks the client's responses and all bytes that the upstream
+//! received.
 
 use crate::rig::{Options, Origin, Rig};
 use http::machine::ClientMachine as Machine;
@@ -55,7 +56,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The statuses of the responses in `bytes`, all of which must be whole.
+/// Returns the statuses of the responses in `bytes`, all of which must be complete.
 fn statuses(mut bytes: &[u8]) -> Vec<u16> {
     let mut statuses = Vec::new();
     let mut machine = Machine::default();
@@ -66,7 +67,7 @@ fn statuses(mut bytes: &[u8]) -> Vec<u16> {
         match fed.step {
             Step::Head => {
                 statuses.push(machine.head.status.code());
-                // One without content ends with its head.
+                // A response without content ends with its head.
                 if machine.head.framing == http::framing::Framing::None {
                     machine.next();
                 }
@@ -89,7 +90,7 @@ fn nothing_ambiguous_reaches_an_upstream() {
         assert!(!case.sent.is_empty() && !case.statuses.is_empty(), "{}: not a case", case.name);
         let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         let mut options = Options::to(vec![origin.server()]);
-        // The client half-closes after its last byte, and still waits for responses.
+        // The client closes its sending side after the last byte, and still waits for responses.
         options.route.cancels_left = false;
         options.route.request.via = String::new();
         options.route.request.forwarded.x_forwarded = false;
@@ -98,7 +99,7 @@ fn nothing_ambiguous_reaches_an_upstream() {
         client.send_bytes(&case.sent);
         client.shutdown_write();
         let (received, _) = client.rest();
-        // The proxy has closed the connection, or has stopped and closed all of them: nothing more can reach the origin.
+        // The proxy has stopped and closed all connections, so nothing more can reach the origin.
         drop(rig);
         origin.wait_idle();
         let (statuses, seen) = (statuses(&received), origin.seen_bytes());

@@ -1,4 +1,4 @@
-//! Slow clients hold no upstream connection: what they do not take waits in temporary files.
+//! Slow clients do not occupy upstream connections: unread bytes wait in temporary files.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use http::{Fields, Method, Status};
 use net::{Exchange, Fault, SpillQuota, SpillStore};
 use proxy::{Group, GroupShared, Proxy};
 
-/// More than sockets take.
+/// More than the socket buffers hold.
 const BODY_BYTES: usize = 20 << 20;
 
-/// An upstream server that answers one request at a time.
+/// Starts an upstream server with large responses.
 fn origin(framing: &'static str) -> Origin {
     Origin::start(move |mut caller, _| {
         let body: Vec<u8> = (0..BODY_BYTES).map(|at| (at % 251) as u8).collect();
@@ -74,10 +74,10 @@ fn slow_readers_hold_no_upstream_connection() {
                 client
             })
             .collect();
-        // Behind all of them, on the one connection that there may be.
+        // Served on the only connection, after all the large responses.
         assert_eq!(rig.get("/").text(), "ok");
         assert!(quota.used() > 6 << 20);
-        // Others have their turns while much is sent.
+        // Other tasks run while much is sent.
         readers.truncate(3);
         for mut reader in readers {
             let response = reader.response(Method::Get).unwrap();
@@ -103,7 +103,8 @@ fn beyond_its_quota_the_upstream_waits_for_its_client() {
     until("all space is free", || quota.used() == 0);
 }
 
-/// Keeps all threads for blocking calls busy for who asks for `/hold`, until the test releases them.
+/// A service that blocks all threads for blocking calls on a request for `/hold`, until the test releases
+/// them.
 struct Holding {
     proxy: Proxy,
     is_over: Arc<(Mutex<bool>, Condvar)>,
@@ -148,7 +149,7 @@ fn a_client_that_catches_up_while_a_file_cannot_be_made_gets_the_rest() {
     holding.send("GET /hold HTTP/1.1\r\nHost: site.test\r\n\r\n");
     let mut client = TcpStream::connect(rig.address).unwrap();
     client.write_all(b"GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n").unwrap();
-    // Until it is so far behind that a file is to be made, which waits for a thread.
+    // Wait until the client is so far behind that a file is to be created, for which no thread is free.
     sleep(Duration::from_millis(500));
     client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let (mut piece, mut got) = (vec![0; 1 << 20], 0);

@@ -20,7 +20,7 @@ impl net::Service for Hop {
     fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-/// A proxy that keeps no more than 30 connections to the origin.
+/// Starts a proxy with at most 30 connections to the origin.
 fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr, MemoryBudget) {
     toy::speak();
     let mut upstream = origin.server();
@@ -50,7 +50,7 @@ fn stop(server: Server) {
     server.join().unwrap();
 }
 
-/// Waits for something to become true.
+/// Waits until a condition becomes true.
 fn until(what: &str, is_true: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_true() {
@@ -93,7 +93,7 @@ fn a_thousand_requests_are_relayed_over_one_connection() {
             assert!(got.body.ends_with(&body(n)), "{n}");
         }
     }
-    // Where the origin is slow to accept, connections are closed instead of kept: so those that are open are counted.
+    // Counts open connections only: if the origin is slow to accept, connections are closed instead of kept.
     until("30 connections", || origin.open() <= 30);
     drop(client);
     stop(server);
@@ -118,7 +118,7 @@ fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
         for _ in 0..60 {
             client.step().unwrap();
             let held = memory.held_bytes();
-            // A stream's task, its input of a window, its output, and what the relay reads ahead.
+            // Each request holds a task, one window of input, output, and the read-ahead.
             assert!(held < 200 * (400 * 1024) + (4 << 20), "seed {seed}: {held} bytes");
         }
     }
@@ -148,7 +148,7 @@ fn a_response_that_a_stream_does_not_take_goes_to_a_file_and_comes_from_there() 
     client.grants = false;
     client.first_window(1_000);
     let ids: Vec<u32> = (0..4).map(|_| client.open("GET / HTTP/1.1\r\nHost: a", None)).collect();
-    // All but what memory keeps is in files once the origin has sent everything.
+    // Everything above the memory limit is in files once the origin has sent all of it.
     client.run_until(|_| used.used() > 4 * (BYTES as u64 - 512 * 1024)).unwrap();
     assert!(memory.held_bytes() < 4 * 900 * 1024, "{} bytes held", memory.held_bytes());
     client.reset(ids[0]);

@@ -1,4 +1,4 @@
-//! TLS to upstream servers, with a certificate authority made for the test.
+//! TLS to upstream servers, with a certificate authority created for the test.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
-/// A certificate authority, and what it has signed.
+/// A certificate authority.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -30,7 +30,7 @@ impl Authority {
         self.issuer.pem().into_bytes()
     }
 
-    /// Certificate and key for a name, as PEM.
+    /// Issues a certificate for a name; returns it and its key as PEM.
     fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (Vec<u8>, Vec<u8>) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages = vec![purpose];
@@ -40,7 +40,7 @@ impl Authority {
     }
 }
 
-/// A TLS server that answers every request with the name it was asked for.
+/// A TLS server that answers every request with the requested server name.
 struct Secure {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -95,7 +95,7 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             Ok(len) if len > 0 => request.extend_from_slice(&piece[..len]),
             _ => return,
         }
-        // One that takes its time: what is sent meanwhile fills every buffer on the way.
+        // A slow server: what is sent meanwhile fills all buffers on the way.
         let late = request.starts_with(b"POST /late");
         if late && std::mem::take(&mut waits) {
             std::thread::sleep(std::time::Duration::from_millis(500));
@@ -105,14 +105,14 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             let again = stream.conn.handshake_kind() == Some(HandshakeKind::Resumed);
             resumed.fetch_add(usize::from(again), Ordering::SeqCst);
         }
-        // One that has heard enough, and does not listen any more.
+        // A server that answers early and stops reading.
         if request.starts_with(b"POST /early") {
-            // Until everything on the way to it is full.
+            // Until all buffers on the way are full.
             std::thread::sleep(std::time::Duration::from_millis(200));
             let _ = stream.write_all(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 6\r\n\r\nenough");
             return;
         }
-        // Its body ends as its head does.
+        // For `/late` the body ends with an empty line, too.
         if request.ends_with(if late { b"x\r\n\r\n" } else { b"\r\n\r\n" }) {
             let asked = stream.conn.server_name().unwrap_or("nobody").to_owned();
             let closes = request.starts_with(b"GET /close");
@@ -123,7 +123,7 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
             let length = if closes { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
             let mut response = format!("HTTP/1.1 200 OK\r\n{length}\r\n{body}");
             if more {
-                // The response fills a record and a buffer exactly; bytes that no request asked for follow it.
+                // The response fills a record and a buffer exactly; unrequested bytes follow it.
                 let body = "x".repeat(16 * 1024 - "HTTP/1.1 200 OK\r\nContent-Length: 16341\r\n\r\n".len());
                 response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
                 response.push_str("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
@@ -190,7 +190,7 @@ fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
     options.route.timeouts.head_ms = 10_000;
     options.group.ejection = None;
     let rig = Rig::with(options);
-    // Whatever fits into the sockets on the way: one of these ends where they are full.
+    // Bodies of various sizes, so that one of them just fills the socket buffers on the way.
     let clients: Vec<_> = (1..=120)
         .map(|step| {
             let mut client = rig.client();
@@ -255,7 +255,7 @@ fn whoever_cannot_show_who_he_is_gets_no_request() {
     for (tls, reason) in [
         (trusting("app.test", &stranger), "the certificate's issuer is not trusted"),
         (trusting("other.test", &authority), "the certificate is for another name"),
-        // The name is the address, and the system's authorities have not signed it.
+        // The name is the address, and the issuer is not one of the system's roots.
         (Tls::default(), "the certificate's issuer is not trusted"),
     ] {
         let rig = Rig::with(secure.options(tls));

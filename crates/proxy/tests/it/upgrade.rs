@@ -1,4 +1,4 @@
-//! Changes of protocol: tunnels, WebSocket among them.
+//! Protocol upgrades: WebSocket and other tunnels.
 
 use crate::rig::{Client, Options, Origin, Rig};
 use http::Method;
@@ -8,7 +8,7 @@ const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgra
 const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                       Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// Switches protocols and sends everything back, until the end.
+/// Starts an origin that switches protocols and echoes everything until the end.
 fn echo() -> Origin {
     Origin::start(|mut caller, _| {
         let head = caller.head().unwrap();
@@ -41,7 +41,7 @@ fn a_web_socket_echoes() {
     let origin = echo();
     let rig = Rig::to(&origin);
     let mut client = upgraded(&rig);
-    // A masked text frame, as RFC 6455 section 5.7 shows it, and frames of other sizes.
+    // A masked text frame from RFC 6455 section 5.7, and frames of other sizes.
     let frame = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
     for _ in 0..100 {
         client.send_bytes(frame);
@@ -56,14 +56,14 @@ fn a_web_socket_echoes() {
     });
     assert!(client.raw(large.len()) == large);
     sender.join().unwrap();
-    // The client's end goes through, and the server's comes back.
+    // The end of the client's stream is relayed, and then that of the server's.
     client.shutdown_write();
     assert_eq!(client.rest(), (Vec::new(), true));
 }
 
 #[test]
 fn bytes_that_come_early_are_not_lost() {
-    // The server's first frame comes with its 101, the client's with its request.
+    // The server's first frame is sent with its 101, and the client's with its request.
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
         caller.send(&format!("{SWITCH}welcome"));
@@ -83,7 +83,7 @@ fn each_side_may_end_first() {
         caller.head().unwrap();
         caller.send(SWITCH);
         caller.stream.shutdown(std::net::Shutdown::Write).unwrap();
-        // It still listens: what the client says last arrives.
+        // The server still reads: the client's last bytes arrive.
         caller.raw_until(b"last words");
     });
     let rig = Rig::to(&origin);
@@ -105,7 +105,7 @@ fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
         caller.stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut len = 0;
         while let Some(bytes) = caller.raw() {
-            // Slower than the client, so that the end of that is seen before all of it has gone through.
+            // Slower than the client, so that the client's end is seen before everything has been relayed.
             std::thread::sleep(std::time::Duration::from_millis(1));
             len += bytes.len();
         }

@@ -1,4 +1,4 @@
-//! WebSockets over streams (RFC 8441): of HTTP/1.1 clients to upstream servers, and what ends them at either side.
+//! WebSockets over HTTP/2 streams (RFC 8441) to upstream servers, and their ends on either side.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +14,8 @@ use http2::{ErrorCode, Event, Machine, Options as H2, RequestLine};
 const ASK: &str = "GET /chat?a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// Answers every request with that status, and says "hello" on those that ask for a protocol; then whatever comes is read.
+/// Starts an origin that answers every request with `status`, sends "hello" on extended CONNECT, and reads
+/// on.
 fn origin(connect_protocol: bool, status: Status) -> H2Origin {
     let options = H2 { connect_protocol, ..H2::default() };
     H2Origin::start(options, move |peer, _| {
@@ -65,7 +66,7 @@ fn a_server_that_takes_extended_connect_gets_it() {
         (response.status, response.field("upgrade"), response.field("sec-websocket-protocol")),
         (101, Some("websocket"), Some("chat"))
     );
-    // The answer to the client's key is ours.
+    // The proxy computes the answer to the client's key.
     assert_eq!(response.field("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
     client.send("last words");
     client.shutdown_write();
@@ -96,7 +97,7 @@ fn a_server_that_does_not_announce_it_gets_a_plain_request() {
     assert_eq!(origin.wait_noted("GET ended"), "GET ended with \"\"");
 }
 
-/// A client over HTTP/2, and what came for it in plain words: `1 200`, `1 "hello"`, `1 end`, `1 reset 8`.
+/// An HTTP/2 client, and a log of what it received: `1 200`, `1 "hello"`, `1 end`, `1 reset 8`.
 struct StreamClient {
     stream: TcpStream,
     machine: Machine,
@@ -106,14 +107,14 @@ struct StreamClient {
 }
 
 impl StreamClient {
-    /// Its stream 1 is a tunnel, of which the head has come.
+    /// Opens a tunnel on stream 1 and waits for its head.
     fn tunnel(rig: &Rig) -> StreamClient {
         let mut client = StreamClient::connect(rig, b"websocket");
         client.wait("1 200");
         client
     }
 
-    /// It has asked for that protocol on stream 1.
+    /// Sends an extended CONNECT for `protocol` on stream 1.
     fn connect(rig: &Rig, protocol: &[u8]) -> StreamClient {
         let stream = TcpStream::connect(rig.h2c).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -178,7 +179,8 @@ impl StreamClient {
     }
 }
 
-/// Accepts tunnels and says a word, and its end where `ends`. A GET makes it reset the first one.
+/// Starts an origin that accepts tunnels and sends a word, followed by the end of the stream if `ends` is
+/// set. A GET makes it reset the first tunnel.
 fn leaving(ends: bool) -> H2Origin {
     let options = H2 { connect_protocol: true, ..H2::default() };
     H2Origin::start(options, move |peer, _| {
@@ -261,7 +263,7 @@ fn a_client_that_resets_after_its_end_is_gone_for_the_server() {
     client.machine.reset(1, ErrorCode::CANCEL);
     client.flush();
     origin.wait_noted("reset 8");
-    // The same over HTTP/1.
+    // The client of an HTTP/1 tunnel leaves.
     let origin = leaving(false);
     let rig = Rig::with(Options::to(vec![origin.server()]));
     let mut client = rig.client();

@@ -15,7 +15,7 @@ use net::{Bind, Exchange, Fault, RequestRecord};
 use proxy::options::{GroupOptions, RouteOptions, UpstreamAddress, UpstreamServer};
 use proxy::{Group, GroupShared, Proxy};
 
-/// A test that hangs must fail: no read waits longer.
+/// Read timeout, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 // ---- the proxy ----
@@ -33,13 +33,13 @@ impl net::Service for Hop {
 /// A running proxy.
 pub struct Rig {
     pub address: SocketAddr,
-    /// The same service over HTTP/2 in the clear too.
+    /// Address of the same service over HTTP/2 without TLS.
     pub h2c: SocketAddr,
     pub shared: Arc<GroupShared>,
     server: Option<net::Server>,
 }
 
-/// A group and its one route.
+/// Options of a group and its only route.
 #[derive(Clone)]
 pub struct Options {
     pub group: GroupOptions,
@@ -47,29 +47,29 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults, for these servers.
+    /// Returns the default options for these servers.
     pub fn to(servers: Vec<UpstreamServer>) -> Options {
         Options { group: GroupOptions::to(servers), route: RouteOptions::default() }
     }
 }
 
 impl Rig {
-    /// A proxy with the defaults in front of one origin.
+    /// Starts a proxy with default options in front of one origin.
     pub fn to(origin: &Origin) -> Rig {
         Rig::with(Options::to(vec![origin.server()]))
     }
 
-    /// A proxy with these options.
+    /// Starts a proxy with these options on one thread.
     pub fn with(options: Options) -> Rig {
         Rig::on(1, options)
     }
 
-    /// The same, with temporary files for what clients do not take.
+    /// Starts a proxy with temporary files for responses that clients do not read.
     pub fn spilling(options: Options, spill: Option<Arc<net::SpillQuota>>) -> Rig {
         Rig::routing(1, options, spill)
     }
 
-    /// A proxy with these options on so many threads.
+    /// Starts a proxy with these options on `threads` threads.
     pub fn on(threads: usize, options: Options) -> Rig {
         Rig::routing(threads, options, None)
     }
@@ -81,7 +81,7 @@ impl Rig {
         })
     }
 
-    /// A service of its own.
+    /// Starts a server with a custom service.
     pub fn serving<S: net::Service>(
         threads: usize,
         shared: Arc<GroupShared>,
@@ -97,19 +97,19 @@ impl Rig {
         Rig { address, h2c, shared, server: Some(server) }
     }
 
-    /// A client's connection.
+    /// Opens a client connection.
     pub fn client(&self) -> Client {
         Client::to(self.address)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection and returns the response.
     pub fn ask(&self, request: &str) -> Response {
         let mut client = self.client();
         client.send(request);
         client.response(method_of(request)).unwrap_or_else(|broken| panic!("{broken}: {request}"))
     }
 
-    /// `GET path`.
+    /// Sends `GET path` on a new connection.
     pub fn get(&self, path: &str) -> Response {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: site.test\r\n\r\n"))
     }
@@ -126,7 +126,7 @@ impl Drop for Rig {
 
 // ---- origins ----
 
-/// An upstream server whose every connection is handled by a closure on a thread of its own.
+/// An upstream server that handles each connection by a closure on a thread of its own.
 pub struct Origin {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -135,7 +135,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// `serve` gets each connection and its number.
+    /// Starts a server; `serve` gets each connection and its number.
     pub fn start(serve: impl Fn(Caller, usize) + Send + Sync + 'static) -> Origin {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -158,7 +158,8 @@ impl Origin {
         Origin { address, connections, ended, seen }
     }
 
-    /// Gives one of `workers` to each connection until it ends, as servers do that give it a process: others wait.
+    /// Starts a server with one of `workers` per connection until it ends, as servers with a process per
+    /// connection do; other connections wait.
     pub fn prefork(workers: usize, serve: impl Fn(Caller, usize) + Send + Sync + 'static) -> Origin {
         let free = Arc::new((Mutex::new(workers), Condvar::new()));
         Origin::start(move |caller, number| {
@@ -172,7 +173,7 @@ impl Origin {
         })
     }
 
-    /// Answers every request with these bytes, and keeps its connections.
+    /// Starts a server that answers every request with these bytes and keeps its connections.
     pub fn answering(response: &'static str) -> Origin {
         Origin::start(move |mut caller, _| {
             while caller.request().is_some() {
@@ -181,7 +182,7 @@ impl Origin {
         })
     }
 
-    /// Answers every request with its own raw bytes as the body.
+    /// Starts a server that answers every request with its raw bytes as the body.
     pub fn mirror() -> Origin {
         Origin::start(|mut caller, _| {
             while let Some(request) = caller.request() {
@@ -191,22 +192,22 @@ impl Origin {
         })
     }
 
-    /// As a server of a group.
+    /// Returns the options of this server.
     pub fn server(&self) -> UpstreamServer {
         server(self.address)
     }
 
-    /// Connections that have come.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// Connections that have not ended.
+    /// Returns the number of open connections.
     pub fn open(&self) -> usize {
         self.connections() - self.ended.load(Ordering::SeqCst)
     }
 
-    /// Everything that was read from them.
+    /// Returns everything that was read from all connections.
     pub fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen_bytes()).into_owned()
     }
@@ -224,7 +225,7 @@ impl Origin {
         }
     }
 
-    /// Waits until this has been read.
+    /// Waits until `text` has been received.
     pub fn wait_seen(&self, text: &str) {
         let began = Instant::now();
         while !self.seen().contains(text) {
@@ -234,17 +235,17 @@ impl Origin {
     }
 }
 
-/// A server at an address.
+/// Returns the options of a server at an address.
 pub fn server(address: SocketAddr) -> UpstreamServer {
     UpstreamServer::at(UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() })
 }
 
-/// An address without a listener.
+/// Returns an address without a listener.
 pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// One connection, at its origin.
+/// The origin's side of one connection.
 pub struct Caller {
     pub stream: TcpStream,
     record: Arc<Mutex<Vec<u8>>>,
@@ -274,7 +275,7 @@ impl Caller {
         }
     }
 
-    /// Reads the next head; its bytes. `None` when the connection ends before.
+    /// Reads the next head and returns its bytes; `None` if the connection ends first.
     pub fn head(&mut self) -> Option<String> {
         loop {
             let fed =
@@ -289,7 +290,7 @@ impl Caller {
         }
     }
 
-    /// Reads the next piece of the body.
+    /// Reads the next piece of the body; `None` at the end.
     pub fn body_piece(&mut self) -> Option<Vec<u8>> {
         loop {
             let fed =
@@ -308,7 +309,7 @@ impl Caller {
                 _ => {
                     self.bytes.drain(..fed.consumed);
                     if !self.fill() {
-                        // The client went, or broke the rules: nothing more can come.
+                        // The proxy has closed the connection or violated the protocol.
                         return None;
                     }
                 }
@@ -316,7 +317,7 @@ impl Caller {
         }
     }
 
-    /// Reads a whole request: its head and its content.
+    /// Reads a whole request and returns its head and content.
     pub fn request(&mut self) -> Option<Vec<u8>> {
         let mut request = self.head()?.into_bytes();
         while let Some(piece) = self.body_piece() {
@@ -325,7 +326,7 @@ impl Caller {
         Some(request)
     }
 
-    /// Raw bytes up to and including `end`.
+    /// Reads raw bytes up to and including `end`.
     pub fn rest_until(&mut self, end: &[u8]) -> Vec<u8> {
         while !self.bytes.ends_with(end) {
             assert!(self.fill(), "the end came after {}", self.bytes.escape_ascii());
@@ -333,12 +334,12 @@ impl Caller {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Raw bytes that have come; `None` at the end.
+    /// Returns raw bytes received; `None` at the end.
     pub fn raw(&mut self) -> Option<Vec<u8>> {
         (!self.bytes.is_empty() || self.fill()).then(|| std::mem::take(&mut self.bytes))
     }
 
-    /// Reads until `end` has come, which may be never.
+    /// Reads until `end` is received or the connection ends.
     pub fn raw_until(&mut self, end: &[u8]) {
         while !self.bytes.ends_with(end) && self.fill() {}
     }
@@ -357,7 +358,7 @@ impl Caller {
         true
     }
 
-    /// Everything until the proxy closes.
+    /// Reads everything until the proxy closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() {}
         std::mem::take(&mut self.bytes)
@@ -372,13 +373,13 @@ impl Caller {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Closes so that the peer sees a reset.
+    /// Closes the connection with a reset.
     pub fn reset(self) {
         reset(&self.stream);
     }
 }
 
-/// Makes the closing of a socket a reset.
+/// Makes closing the socket send a reset.
 pub fn reset(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
@@ -391,13 +392,13 @@ pub struct Client {
     bytes: Vec<u8>,
 }
 
-/// A response, as a client sees it.
+/// A response, as received by a client.
 #[derive(Debug, Default)]
 pub struct Response {
     /// Heads of interim responses.
     pub interim: Vec<String>,
     pub status: u16,
-    /// The head, its end left out.
+    /// The head without the terminating empty line.
     pub head: String,
     pub body: Vec<u8>,
     /// Trailer lines.
@@ -405,7 +406,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (found, value) = line.split_once(": ")?;
@@ -417,7 +418,7 @@ impl Response {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The reason on a page that the proxy made itself.
+    /// Returns the status and the reason on an error page of the proxy.
     pub fn refused(&self) -> (u16, String) {
         let text = self.text();
         let reason = text.trim_end().split_once(": ").map_or("", |(_, reason)| reason);
@@ -438,11 +439,11 @@ impl Client {
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        // The proxy may have answered and closed already: what it said is what counts.
+        // The proxy may have answered and closed already; only its response matters.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Reads a whole response; an error says how it is broken.
+    /// Reads a whole response; an error describes how it is broken.
     pub fn response(&mut self, method: Method) -> Result<Response, String> {
         let mut machine = machine::ClientMachine::default();
         let mut response = Response::default();
@@ -505,7 +506,7 @@ impl Client {
         }
     }
 
-    /// Reads exactly so many raw bytes.
+    /// Reads exactly `len` raw bytes.
     pub fn raw(&mut self, len: usize) -> Vec<u8> {
         while self.bytes.len() < len {
             assert!(self.fill().unwrap(), "the end came after {}", self.bytes.escape_ascii());
@@ -513,7 +514,7 @@ impl Client {
         self.bytes.drain(..len).collect()
     }
 
-    /// Everything until the proxy closes; true if it closed without a reset.
+    /// Reads everything until the proxy closes; true if it closed without a reset.
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let peaceful = loop {
             match self.fill() {

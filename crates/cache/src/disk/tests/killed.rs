@@ -1,13 +1,13 @@
-//! A process that is killed while it stores.
+//! Tests with a process that is killed while it stores.
 
 use super::*;
 
-/// Stores until it is killed: a process of its own, for the test below.
+/// Stores responses until it is killed; run as a separate process by the test below.
 #[test]
 #[ignore = "the process that is killed"]
 fn stores_until_it_is_killed() {
     let Some(path) = std::env::var_os("KOMAINU_DISK_KILLED") else { return };
-    // It belongs to the process that kills this one.
+    // Owned by the process that kills this one.
     let folder = std::mem::ManuallyDrop::new(Folder(path.into()));
     let rig = rig_with(options(&folder, 8 << 30));
     for n in 0.. {
@@ -18,7 +18,7 @@ fn stores_until_it_is_killed() {
     }
 }
 
-/// Kills a process that stores, once it has written so many, and compares every byte of what it has left.
+/// Kills a storing process after it has written `count` responses, and compares every byte of its files.
 fn survives_kill_9_while_storing(count: usize) {
     let folder = Folder::new();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
