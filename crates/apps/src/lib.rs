@@ -1,8 +1,9 @@
-//! Applications: from a request to a worker's slot and back, and the lives of the worker processes.
+//! Applications: relaying requests to worker slots, and managing the worker processes.
 //!
-//! This crate owns what stands between an HTTP exchange and the [`ring`] channel: how a request is serialised for a
-//! worker, how the answer becomes a response, the time limits of both, and how processes are started, replaced and
-//! stopped. It knows no programming language: a worker is a command that speaks the protocol of `workers/README.md`.
+//! This crate owns everything between an HTTP exchange and the [`ring`] channel: encoding of requests for a
+//! worker, conversion of its output to a response, the time limits of both, and starting, replacing and
+//! stopping processes. It is independent of the programming language: a worker is a command that speaks the
+//! protocol of `workers/README.md`.
 //!
 //! # The path of a request
 //!
@@ -15,7 +16,7 @@
 //!   reply           checked, then written through the exchange
 //! ```
 //!
-//! # Who does what
+//! # Responsibilities
 //!
 //! An [`App`] has one supervisor thread, which starts the processes of each *generation* (one load of the application's
 //! code, with a channel of its own) and notices when they end; and on each core a [`Handle`], which never blocks. They
