@@ -30,7 +30,7 @@ pub struct FileEntry {
     /// The codings to choose from, in order of preference, identity last; empty if the file has one representation
     /// only.
     pub codings: Vec<Coding>,
-    /// When the path was last checked to still name this file, in milliseconds of the core's clock.
+    /// Time of the last check that the path still names this file, in milliseconds of the core's clock.
     pub checked_ms: Cell<u64>,
     /// Stamp of each variant's file.
     stamps: Vec<Stamp>,

@@ -40,9 +40,9 @@ pub enum RootChange {
     Same,
     /// Another folder, or a folder again after there was none.
     Moved(Root),
-    /// No folder.
+    /// The path names no folder.
     Gone(Root, io::Error),
-    /// This could not be determined. The folder that is open is served as before.
+    /// The state could not be determined. The open folder is served as before.
     Unknown(io::Error),
 }
 
