@@ -1,4 +1,4 @@
-//! An application, as the server uses it.
+//! Public handle of an application.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -74,8 +74,8 @@ impl App {
         &self.app_log.app
     }
 
-    /// Loads the application again; its workers take over when they are ready, and no request is lost. If it does not
-    /// load, that is logged, and the old workers continue to serve.
+    /// Reloads the application; its workers take over when they are ready, and no request is lost. If loading
+    /// fails, the error is logged, and the old workers continue to serve.
     pub fn reload(&self) {
         self.commands.send(SupervisorCommand::Reload(None));
     }
@@ -133,7 +133,7 @@ impl App {
     pub fn stop(&self) {
         self.commands.send(SupervisorCommand::Stop);
         if let Some(thread) = lock(&self.supervisor).take() {
-            // If it panicked, the panic is in the log.
+            // A panic of the thread has been logged.
             let _ = thread.join();
         }
     }

@@ -54,7 +54,7 @@ pub(crate) struct Call<'c> {
     upgrade_request: Option<&'c UpgradeRequest>,
     pub(crate) header_names: &'c HeaderNameCache,
     pub(crate) app_log: &'c AppLog,
-    /// Whether the length of the response is known: then the kernel can send files.
+    /// Whether the length of the response is known, so that the kernel can send files.
     length_known: bool,
     /// The event loop was told that the client has closed its sending side.
     closed_reported: bool,

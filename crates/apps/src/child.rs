@@ -146,7 +146,7 @@ impl ChildProcess {
         Ok((child, ChildEnds { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
-    /// Starts the application's program: as the prototype, or as the worker of some slots.
+    /// Starts the application's program as the prototype, or as the worker of these slots.
     pub(crate) fn start(
         options: &Options,
         generation: &Generation,

@@ -6,7 +6,7 @@ use net::Fault;
 
 const BROKEN: Fault = Fault::Broken("the application's body is not chunked correctly");
 
-/// Removes the application's framing, because the server frames the response itself.
+/// Decoder that removes the application's framing, because the server frames the response itself.
 pub(crate) struct Chunks(Body);
 
 /// Whether a body is chunked as its head states. Checks all of a `whole` body, otherwise its beginning.

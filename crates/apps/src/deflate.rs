@@ -14,7 +14,7 @@ const NAME: &[u8] = b"permessage-deflate";
 const WINDOW_BITS: u8 = 12;
 /// Smallest window that zlib supports.
 const WINDOW_BITS_MIN: u8 = 9;
-/// The end of each message's last block, which is not sent (section 7.2.1).
+/// End of each message's last block, which is not transmitted (section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// Codecs of each kind that a core keeps for reuse.
 const KEPT_MAX: usize = 4;
@@ -22,7 +22,7 @@ const KEPT_MAX: usize = 4;
 const ROOM_BYTES_MIN: usize = 512;
 const ROOM_BYTES_MAX: usize = 1024 * 1024;
 
-/// The compression that client and server have agreed on.
+/// Negotiated compression parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     /// Window of messages to the client.

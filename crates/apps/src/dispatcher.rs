@@ -53,9 +53,9 @@ pub(crate) enum Completion {
 /// The side that must make progress next, and its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// The worker, which has not begun its response: within `timeouts.request`.
+    /// The worker, until its response begins: within `timeouts.request`.
     Worker,
-    /// The worker, which has begun: within `timeouts.between`.
+    /// The worker, between two pieces of its response: within `timeouts.between`.
     Piece,
     /// The client, within this number of milliseconds.
     Client(u64),
@@ -501,7 +501,7 @@ impl Dispatcher {
         self.commands.send(SupervisorCommand::Drained { generation: self.generation.number });
     }
 
-    // ---- around the engine's wait ----
+    // ---- hooks of the engine's wait ----
 
     /// Reads what the workers have written, and wakes the tasks that wait for it.
     pub(crate) fn drain(&self) {

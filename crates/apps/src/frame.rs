@@ -24,7 +24,7 @@ const MASKED_HEAD_BYTES_MAX: usize = 14;
 /// The head of a frame from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// `CONTINUATION`, `TEXT`, …
+    /// Opcode: `CONTINUATION`, `TEXT`, …
     pub(crate) opcode: u8,
     /// Whether the frame ends its message.
     pub(crate) last: bool,

@@ -22,7 +22,7 @@ pub(crate) struct WorkerCounts {
     pub(crate) requests_max: AtomicU64,
 }
 
-/// The requests of one core, as of its last sweep.
+/// Request counts of one core, as of its last sweep.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct CoreLoad {
@@ -98,7 +98,7 @@ const SLOTS_MAX: usize = 16 * 1024;
 const CHANNEL_WORDS: usize = 7 << 29;
 const SLOT_WORDS: usize = 64;
 
-/// A generation.
+/// Generation: one load of the application's code.
 pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) options: Arc<Options>,

@@ -8,12 +8,12 @@
 //! # The path of a request
 //!
 //! ```text
-//! Handle::serve     the beginning of the body, so that slow clients cost no worker
-//!   request         the head as fields of `ring::wire`
-//!   Dispatcher::submit into a slot of this core; at the end of the engine's turn one doorbell for all
-//!   PendingRequest::news    the task sleeps; the dispatcher wakes it when its ticket has news or times out
-//!   PendingRequest::receive parts of the answer, as far as they have come
-//!   reply           checked, then written through the exchange
+//! Handle::serve     read the beginning of the body, so that slow clients do not occupy a worker
+//!   request         encode the head as fields of `ring::wire`
+//!   Dispatcher::submit write it to a slot of this core; one doorbell for all at the end of the engine's turn
+//!   PendingRequest::news    sleep; the dispatcher wakes the task when its ticket has news or times out
+//!   PendingRequest::receive receive the parts of the response that are available
+//!   reply           check them, then write them through the exchange
 //! ```
 //!
 //! # Responsibilities

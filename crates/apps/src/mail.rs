@@ -55,7 +55,7 @@ pub(crate) enum SupervisorCommand {
     /// The event loop in this slot has an overdue request, and the core that watched it ends: the worker is
     /// killed after this time.
     OverdueUntil { generation: u64, worker_slot: usize, left_ms: u64 },
-    /// The channel of this generation is damaged, by an unknown worker.
+    /// The channel of this generation was damaged by an unknown worker.
     Damaged { generation: u64 },
     /// The worker in this slot has answered `recycle.requests` requests.
     Recycle { generation: u64, worker_slot: usize },
@@ -98,8 +98,8 @@ impl CommandQueue {
 pub(crate) enum CoreEvent {
     /// A new generation serves; the previous one finishes its requests.
     Serve(Arc<Generation>),
-    /// The application does not load: the error text, and whether clients may see it. No generation serves until the
-    /// next [`CoreEvent::Serve`].
+    /// The application cannot be loaded: the error text, and whether clients may see it. No generation serves
+    /// until the next [`CoreEvent::Serve`].
     Down { why: Arc<str>, show: bool },
     /// The channel of this generation is damaged: requests that wait in it must move.
     Damaged { generation: u64 },

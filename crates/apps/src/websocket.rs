@@ -5,7 +5,7 @@
 //! worker, and all languages share one implementation. The cost is one more copy of each message to the
 //! client.
 //!
-//! The memory of one socket is bounded, whatever its client sends and does not read:
+//! The memory of one socket is bounded, whatever its client sends or does not read:
 //!
 //! - from the client: one message (`message_bytes_max`), or the one before it on its way to the worker; the bytes read
 //!   after it (at most [`READ_BYTES_LONG`]); one inflater while a compressed message is incomplete;
@@ -376,7 +376,7 @@ impl<'s> WebSocketSession<'s> {
         self.has_closed() && self.client_input == ClientInput::Ended
     }
 
-    /// Sends a close, once.
+    /// Sends a close frame, unless one was sent already.
     fn close(&mut self, x: &mut Exchange<'_>, code: u16, reason: &str) {
         if self.has_closed() {
             return;

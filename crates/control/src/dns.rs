@@ -169,7 +169,7 @@ pub(crate) struct DnsRecord {
     pub(crate) data: Range<usize>,
 }
 
-/// A response.
+/// A response message.
 pub(crate) struct DnsMessage<'m> {
     pub(crate) bytes: &'m [u8],
     pub(crate) id: u16,

@@ -40,7 +40,7 @@ pub struct OtlpOptions {
 /// Kind of telemetry data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpSignal {
-    /// Spans.
+    /// Traces (spans).
     Traces,
     /// Metrics.
     Metrics,

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! accounts/NAME.json             an account at a directory, with its key
-//! certificates/SUBJECT.pem       the chain and its key, in one file
-//! certificates/SUBJECT.json      when it is renewed, and why an order failed
-//! challenges/TOKEN               the response to an HTTP-01 challenge, for all servers that share the folder
-//! local/authority.pem            the local authority with its key; local/root.crt without it
-//! locks/                         who has an order under way; who uses the folder
+//! certificates/SUBJECT.pem       a chain and its key, in one file
+//! certificates/SUBJECT.json      the renewal time, and the reason of the last failure
+//! challenges/TOKEN               a response to an HTTP-01 challenge, for all servers that share the folder
+//! local/authority.pem            the local authority with its key; local/root.crt without the key
+//! locks/                         locks of orders in progress, and of the folder's users
 //! ```
 //!
 //! Each file is readable by its owner only, and replaced atomically: written to a temporary file,

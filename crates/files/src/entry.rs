@@ -27,8 +27,8 @@ pub struct FileEntry {
     pub key: Box<[u8]>,
     /// Representations: the file itself, followed by the siblings.
     pub variants: Vec<Rc<Variant>>,
-    /// The codings to choose from, in order of preference, identity last; empty if the file has one representation
-    /// only.
+    /// Available codings in order of preference, identity last; empty if the file has only one
+    /// representation.
     pub codings: Vec<Coding>,
     /// Time of the last check that the path still names this file, in milliseconds of the core's clock.
     pub checked_ms: Cell<u64>,

@@ -45,7 +45,7 @@ const MISSING: &str = "there is no such file";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 
 impl Files {
-    /// Opens the roots. Blocks; call it at start only.
+    /// Opens the roots. Blocks; call it only at start.
     ///
     /// # Errors
     /// There is no root, a root cannot be opened, or a value is not valid in a header field.

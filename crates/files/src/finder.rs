@@ -42,7 +42,7 @@ pub enum Answer {
     NoIndex,
     /// The path does not exist.
     Missing,
-    /// 403, with the reason.
+    /// 403 with the reason.
     Refused(&'static str),
 }
 
@@ -358,7 +358,7 @@ impl CompressionJob {
     async fn done(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
-        // The bytes read and the compressed bytes.
+        // Memory of the file's bytes and of the compressed bytes.
         let _held =
             core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {

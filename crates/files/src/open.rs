@@ -1,4 +1,4 @@
-//! Opens files below a root, by the policy on symbolic links.
+//! Opening of files below a root, subject to the policy on symbolic links.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::open_folder::{FolderId, OpenFolder};
 use crate::options::Symlinks;
 
-/// Symbolic links that one path may contain; the kernel has the same limit.
+/// Maximum number of symbolic links in a path; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
 /// Maximum number of retries if a component is renamed during the lookup.
 const RETRIES_MAX: usize = 8;
@@ -28,7 +28,7 @@ const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFO
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
-    /// `None` if the path named no folder.
+    /// Descriptor of the folder; `None` if the path named no folder.
     folder: Option<Arc<OpenFolder>>,
     symlinks: Symlinks,
 }
@@ -38,7 +38,7 @@ pub struct Root {
 pub enum RootChange {
     /// The folder that is served already.
     Same,
-    /// Another folder, or a folder again after there was none.
+    /// Another folder, or a folder after there was none.
     Moved(Root),
     /// The path names no folder.
     Gone(Root, io::Error),
@@ -75,7 +75,7 @@ pub enum OpenError {
     WouldBlock,
     /// The process or the system is out of descriptors.
     NoDescriptors,
-    /// The system failed.
+    /// Another error of the operating system.
     Failed(io::Error),
 }
 
@@ -279,8 +279,8 @@ enum OpenStep {
     OwnedBy(u32),
 }
 
-/// Opens `path` component by component and follows links anywhere, if each belongs to the owner of what it finally
-/// names. Every check is made on a descriptor, so no link can be swapped between check and use.
+/// Opens `path` component by component. Links may lead anywhere if each has the same owner as its final
+/// target. Every check is made on a descriptor, so that no link can be swapped between check and use.
 fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut steps = Vec::new();
     push_reversed(&mut steps, path);
@@ -347,7 +347,7 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenEr
             Patience::Blocking => file.read_at(&mut bytes[at..], at as u64),
         };
         match read {
-            // A short read may mean that the rest is not in memory, not that the file ends here.
+            // A short read may mean that the rest is not in memory, and does not imply the end of the file.
             Ok(0) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Ok(0) => break,
             Ok(read) => at += read,

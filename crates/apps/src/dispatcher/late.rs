@@ -17,9 +17,9 @@ const DOUBT_MS: u64 = 100;
 pub(super) enum LateEvent {
     /// The loop has released nothing for too long.
     Hangs,
-    /// The loop does not react to one more request.
+    /// The loop does not react to another late request.
     Doubted,
-    /// The loop has released a request to which it did not react at first.
+    /// The loop has released a request after having been doubted.
     Released,
 }
 

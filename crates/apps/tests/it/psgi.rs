@@ -319,7 +319,7 @@ fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
     assert!(!rig.log().contains("got 20000"), "{}", rig.log());
 }
 
-/// If an application removes the body of its response to HEAD, the length of the GET response is unknown (RFC
+/// The length of the GET response is unknown if an application removes the body of its response to HEAD (RFC
 /// 9110 section 8.6).
 #[test]
 fn an_answer_to_head_has_no_length_but_the_applications() {
