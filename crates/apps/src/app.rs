@@ -85,8 +85,8 @@ impl App {
         self.commands.send(SupervisorCommand::Reload(Some(Box::new(options))));
     }
 
-    /// Receives the result of the load in progress, or of the last one if none is in progress. The sender is
-    /// dropped if the application is stopped first.
+    /// Returns a receiver for the result of the load in progress, or of the last one if none is in progress.
+    /// The sender is dropped if the application is stopped first.
     #[must_use]
     pub fn outcome(&self) -> Receiver<Result<(), LoadError>> {
         let (report, reported) = sync_channel(1);

@@ -538,7 +538,7 @@ impl<'s> WebSocketSession<'s> {
     async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
         let reads = self.client_input != ClientInput::Ended && self.up.is_empty() && !self.is_held_back(x);
         let writes = x.backlog() > 0 && self.client_output != ClientOutput::Broken;
-        // A connection with an error is always writable, although its backlog can never be sent.
+        // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(reads, writes);
         let look_ms = match self.has_closed() {
             true => CLOSE_MS,

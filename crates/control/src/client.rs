@@ -1,5 +1,5 @@
-//! HTTP/1.1 client for directories, collectors and the `ask` URL: one connection per request, with limits on
-//! time and response size.
+//! HTTP/1.1 client for ACME directories, OCSP responders, collectors and the `ask` URL: one connection per
+//! request, with limits on time and response size.
 
 use std::error::Error as StdError;
 use std::future::Future;

@@ -100,7 +100,7 @@ impl FileTree {
     }
 }
 
-/// Returns the proper prefixes of a path that are named like a script, shortest first, at most [`TRIED_MAX`].
+/// Returns the proper prefixes of a path that are named like a script, shortest first, at most `TRIED_MAX`.
 pub fn scripts_within(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     ends.map(|end| &path[..end]).filter(|name| is_script(name)).take(TRIED_MAX)

@@ -10,7 +10,7 @@ use Rack::Lint if ENV["LINT"]
 run lambda { |env|
   # Read the body before the connection is taken over; further bytes belong to the connection.
   body = env["rack.input"].read.to_s
-  # An application that does not check `rack.hijack?` calls a function that is known to exist.
+  # An application that does not check `rack.hijack?` calls the object of `rack.early_hints`, which always exists.
   hijack = env["PATH_INFO"] == "/unasked" ? env["rack.early_hints"] : env["rack.hijack"]
   io = hijack.call unless %w[/ /begun].include?(env["PATH_INFO"])
   case env["PATH_INFO"]
