@@ -62,8 +62,8 @@ impl HeaderIds {
     }
 }
 
-/// Encodes a request's head. `length` is the length of the body if it was chunked and is buffered. `port` is
-/// the local port of the connection.
+/// Encodes a request's head. `length` is the length of a body that was received completely but has no
+/// `Content-Length`. `port` is the local port of the connection.
 ///
 /// # Errors
 /// A field is longer than any head that the server reads.
