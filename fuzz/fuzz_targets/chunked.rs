@@ -1,4 +1,5 @@
-//! Chunked bodies. The law is `laws::chunked` in `crates/http/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes chunked bodies. Checks `laws::chunked` of `crates/http/tests/support`, which also runs in `cargo
+//! test`.
 #![no_main]
 
 #[path = "../../crates/http/tests/support/mod.rs"]

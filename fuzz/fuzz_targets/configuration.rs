@@ -1,4 +1,5 @@
-//! The text of a configuration file. The law is `laws::configuration` in `crates/config/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes the text of a configuration file. Checks `laws::configuration` of `crates/config/tests/support`,
+//! which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/config/tests/support/laws.rs"]

@@ -1,4 +1,5 @@
-//! Values of `Forwarded` and `X-Forwarded-For`. The law is `laws::forwarded` in `crates/http/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes values of `Forwarded` and `X-Forwarded-For`. Checks `laws::forwarded` of
+//! `crates/http/tests/support`, which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http/tests/support/mod.rs"]

@@ -1,5 +1,5 @@
-//! A worker that writes what it likes into the memory it shares with the server. The laws are those of `ring::hostile`,
-//! which also run in every `cargo test`.
+//! Fuzzes the shared memory that a compromised worker can write. Checks the properties of `ring::hostile`,
+//! which also run in `cargo test`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ring::hostile::fuzz_hostile(bytes));

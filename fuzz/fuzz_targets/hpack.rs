@@ -1,4 +1,5 @@
-//! Header blocks of one connection. The law is `laws::hpack` in `crates/http2/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes header blocks of one connection. Checks `laws::hpack` of `crates/http2/tests/support`, which also
+//! runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http2/tests/support/mod.rs"]

@@ -1,4 +1,5 @@
-//! Frames to both ends of an HTTP/2 connection. The law is `laws::frames` in `crates/http2/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes frames to both ends of an HTTP/2 connection. Checks `laws::frames` of `crates/http2/tests/support`,
+//! which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http2/tests/support/mod.rs"]

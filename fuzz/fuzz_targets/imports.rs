@@ -1,4 +1,5 @@
-//! Files of other servers: the first byte chooses whose. What is made of them is TOML, and its report can be shown.
+//! Fuzzes configuration files of other servers; the first byte selects the importer. The result must be valid
+//! TOML, and its report must not be empty.
 #![no_main]
 
 #[path = "../../crates/config/tests/support/laws.rs"]
@@ -10,7 +11,7 @@ use std::sync::LazyLock;
 use import::ImportKind;
 use libfuzzer_sys::fuzz_target;
 
-/// A folder of this process's own: includes find nothing else in it.
+/// Temporary folder of this process, so that includes find no other files.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join(format!("komainu-fuzz-imports-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,5 @@
-//! The PROXY protocol's header, versions 1 and 2. The law is `laws::proxy_header` in `crates/net/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes PROXY protocol headers, versions 1 and 2. Checks `laws::proxy_header` of
+//! `crates/net/tests/support`, which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/net/tests/support/laws.rs"]

@@ -1,4 +1,5 @@
-//! Requests, through the server's machine. The law is `laws::request` in `crates/http/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes requests, parsed by the server's state machine. Checks `laws::request` of
+//! `crates/http/tests/support`, which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http/tests/support/mod.rs"]

@@ -1,4 +1,5 @@
-//! Responses, through the client's machine. The law is `laws::response` in `crates/http/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes responses, parsed by the client's state machine. Checks `laws::response` of
+//! `crates/http/tests/support`, which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http/tests/support/mod.rs"]

@@ -1,4 +1,5 @@
-//! Heads and trailers in a worker's memory. The law is `laws::ring_head` in `crates/ring/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes heads and trailers in a worker's memory. Checks `laws::ring_head` of `crates/ring/tests/support`,
+//! which also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/ring/tests/support/laws.rs"]

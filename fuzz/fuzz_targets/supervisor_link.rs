@@ -1,4 +1,5 @@
-//! Packets of a hostile server to its supervisor: lines of a number of descriptors and a text.
+//! Fuzzes packets from a compromised server to its supervisor. Each line is a packet: an optional byte with
+//! the number of descriptors, and the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +16,7 @@ fuzz_target!(|input: &[u8]| {
         let text = String::from_utf8_lossy(text);
         let before = session.state();
         let Ok(request) = session.accept(&text, count) else { return };
-        // What is accepted has one meaning and one text.
+        // An accepted packet has exactly one meaning and one text.
         assert_eq!(request.to_string(), text);
         assert_eq!(LinkRequest::parse(&text), Ok(request));
         assert!(count <= DESCRIPTORS_MAX);

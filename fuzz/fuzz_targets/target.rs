@@ -1,4 +1,5 @@
-//! Request targets, authorities and paths. The law is `laws::target` in `crates/http/tests/support`, which also runs in every `cargo test`.
+//! Fuzzes request targets, authorities and paths. Checks `laws::target` of `crates/http/tests/support`, which
+//! also runs in `cargo test`.
 #![no_main]
 
 #[path = "../../crates/http/tests/support/mod.rs"]

@@ -1,5 +1,5 @@
-//! Bytes of clients before a TLS handshake, and records after one. The laws are those of `net::tls::hostile`, which also run in every
-//! `cargo test`.
+//! Fuzzes bytes before a TLS handshake and records after it. Checks the properties of `net::tls::hostile`,
+//! which also run in `cargo test`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| net::tls::hostile::fuzz_tls(bytes));

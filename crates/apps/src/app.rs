@@ -1,4 +1,4 @@
-//! An application, as the server uses it.
+//! Public handle of an application.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::outcome::LoadError;
 use crate::process::{AppSnapshot, ProcessInfo, WorkerExit};
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
-/// How long the supervisor may take to report its processes.
+/// Time that the supervisor may take to report its processes.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// An application with its processes, shared by all cores. When it is dropped, its processes are asked to end.
@@ -31,13 +31,13 @@ pub struct App {
 }
 
 impl App {
-    /// Starts it for a server with this number of cores. Returns before the application is loaded: requests wait for
-    /// it.
+    /// Starts the application for a server with `cores` cores. Returns before it is loaded; requests wait
+    /// until then.
     ///
     /// # Errors
-    /// If there is not enough memory, or no descriptor or thread, or if the options are out of range.
+    /// Fails if there is not enough memory, no descriptor or no thread, or if the options are out of range.
     pub fn start(options: Options, cores: usize, log: Log) -> io::Result<App> {
-        // Forked workers lose their parent on purpose, and become children of this process.
+        // Forked workers are orphaned on purpose and reparented to this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         descriptors::start()?;
         let options = Arc::new(options);
@@ -58,35 +58,35 @@ impl App {
         Ok(App { app_log, commands, inboxes, board, supervisor: Mutex::new(Some(thread)) })
     }
 
-    /// The handle for core `index`; make it once on each core.
+    /// Returns the handle for core `index`; call this once on each core.
     ///
     /// # Panics
-    /// If there is no such core.
+    /// If there is no core with this index.
     #[must_use]
     pub fn handle(&self, core: &Core, index: usize) -> Handle {
         let (inbox, commands) = (self.inboxes[index].clone(), self.commands.clone());
         Handle::new(core, index, inbox, commands, self.app_log.clone())
     }
 
-    /// Its name.
+    /// Name of the application.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.app_log.app
     }
 
-    /// Loads the application again; its workers take over when they are ready, and no request is lost. If it does not
-    /// load, that is logged, and the old workers continue to serve.
+    /// Reloads the application; its workers take over when they are ready, and no request is lost. If loading
+    /// fails, the error is logged, and the old workers continue to serve.
     pub fn reload(&self) {
         self.commands.send(SupervisorCommand::Reload(None));
     }
 
-    /// The same with other options from now on; all except the name may differ.
+    /// Reloads the application with other options. Every option except the name may change.
     pub fn reload_with(&self, options: Options) {
         self.commands.send(SupervisorCommand::Reload(Some(Box::new(options))));
     }
 
-    /// The result of the current load when it is known, or of the last one; the sender is dropped if the application is
-    /// stopped before.
+    /// Returns a receiver for the result of the load in progress, or of the last one if none is in progress.
+    /// The sender is dropped if the application is stopped first.
     #[must_use]
     pub fn outcome(&self) -> Receiver<Result<(), LoadError>> {
         let (report, reported) = sync_channel(1);
@@ -94,26 +94,27 @@ impl App {
         reported
     }
 
-    /// Its processes with their CPU time and memory; empty if the supervisor has ended.
+    /// Processes of the application with their CPU time and memory; empty if the supervisor has ended.
     #[must_use]
     pub fn processes(&self) -> Vec<ProcessInfo> {
         self.snapshot().processes
     }
 
-    /// Its processes, what they work on, and its queue; empty if the supervisor has ended.
+    /// Processes of the application, their current requests, and the queue; empty if the supervisor has
+    /// ended.
     #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
         self.look(true)
     }
 
-    /// Returns a snapshot without `processes`, because reading what each of them uses costs milliseconds.
+    /// Returns a snapshot without `processes`, whose resource usage takes milliseconds to read.
     #[must_use]
     pub fn queue(&self) -> AppSnapshot {
         self.look(false)
     }
 
     fn look(&self, has_processes: bool) -> AppSnapshot {
-        // There is room for one who asks.
+        // The board has room for one request at a time.
         let _alone = lock(&self.board.asking);
         let (report, reported) = sync_channel(1);
         *lock(&self.board.look) = Some((report, has_processes));
@@ -121,18 +122,18 @@ impl App {
         reported.recv_timeout(LOOK_MAX).unwrap_or_default()
     }
 
-    /// How many of its workers have ended in each way, in the order of [`WorkerExit::ALL`].
+    /// Number of workers that have ended in each way, in the order of [`WorkerExit::ALL`].
     #[must_use]
     pub fn exits(&self) -> [u64; WorkerExit::ALL.len()] {
         std::array::from_fn(|at| self.board.exits[at].load(Ordering::Relaxed))
     }
 
-    /// Ends its processes, which may finish their requests within `timeouts.stop`; waits for that. Call this when the
-    /// cores have no more requests.
+    /// Ends all processes and waits for them; they may finish their requests within `timeouts.stop`. Call
+    /// this when the cores have no more requests.
     pub fn stop(&self) {
         self.commands.send(SupervisorCommand::Stop);
         if let Some(thread) = lock(&self.supervisor).take() {
-            // If it panicked, the panic is in the log.
+            // A panic of the thread has been logged.
             let _ = thread.join();
         }
     }

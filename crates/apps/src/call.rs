@@ -1,4 +1,4 @@
-//! One request in a worker's hands, from its slot to the last byte of the response.
+//! A request in progress, from its slot to the last byte of the response.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -23,55 +23,56 @@ use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::Upload;
 use crate::websocket::WebSocketSession;
 
-/// Reason of a request whose application has called `exit`: see `workers/README.md`.
+/// Completion reason of a request whose application has called `exit`: see `workers/README.md`.
 const WORKER_ENDED: u32 = 17;
-/// Bytes of an answer that are looked at together: an answer that ends within them gets a `Content-Length`.
+/// Bytes of a response that are collected before sending: a response that ends within them gets a
+/// `Content-Length`.
 const TOGETHER_BYTES: usize = 64 * 1024;
-/// How often a call whose worker waits for the client looks whether that reads a little.
+/// Interval at which a call whose worker waits for the client checks whether the client has read anything.
 const LOOK_MS: u64 = 2_000;
-/// How often a worker's process is looked for, and with which pause.
+/// Maximum number of lookups of a worker's process, and the pause between them.
 const PROCESS_LOOKS_MAX: u32 = 1000;
 const PROCESS_LOOK_MS: u64 = 5;
 
-/// How a call ended.
+/// Outcome of a call.
 pub(crate) enum CallOutcome {
-    /// The client has its response.
+    /// The response was delivered.
     Answered,
-    /// By another end than an answer, and nothing was sent.
+    /// The request ended without a response, and nothing was sent.
     Unanswered(Completion),
     /// The application failed, and nothing was sent.
     Failed,
-    /// What the worker said makes no response, and nothing was sent.
+    /// The worker's response is invalid, and nothing was sent.
     Bad,
 }
 
-/// A call under way.
+/// A call in progress.
 pub(crate) struct Call<'c> {
     pub(crate) pending: PendingRequest,
     pub(crate) upload: &'c mut Upload,
-    /// The client wants a WebSocket.
+    /// The client's WebSocket handshake, if it requests one.
     upgrade_request: Option<&'c UpgradeRequest>,
     pub(crate) header_names: &'c HeaderNameCache,
     pub(crate) app_log: &'c AppLog,
-    /// Whether the length of the response is known: then the kernel can send files.
+    /// Whether the length of the response is known, so that the kernel can send files.
     length_known: bool,
-    /// The event loop knows that the client has closed its sending side.
+    /// The event loop was told that the client has closed its sending side.
     closed_reported: bool,
-    /// The application frames the body by itself.
+    /// Decoder of a body that the application has chunked itself.
     chunks: Option<Box<Chunks>>,
-    /// Bytes of the body that may still come, as far as its length was announced.
+    /// Remaining bytes of the announced body length.
     left: u64,
-    /// It was logged that the body is longer than announced.
+    /// Whether the excess of the body over its announced length was logged.
     excess_reported: bool,
 }
 
-/// What stands in the buffer after a look at the answer: a head, then body, then what ended the look.
+/// Contents of the buffer after receiving: a head, the body, and the part that stopped the receiving.
 struct ReceivedParts {
-    /// Where the head ends, if there was one.
+    /// End of the head, if there is one.
     head: Option<usize>,
-    /// Where the body ends.
+    /// End of the body.
     body_end: usize,
-    /// What ended the look, unless there simply was no more.
+    /// Part that stopped the receiving; `None` if no more parts were available.
     stop: Option<Received>,
 }
 
@@ -97,10 +98,10 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Carries the request and the response to their ends.
+    /// Relays the request and the response until both have ended.
     ///
     /// # Errors
-    /// The client's; and [`Fault::Broken`] where the response cannot be brought to its end.
+    /// Errors of the client's connection; [`Fault::Broken`] if the response cannot be completed.
     pub(crate) async fn run(&mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_given() {
@@ -117,7 +118,8 @@ impl<'c> Call<'c> {
                 }
                 return fated(x, fate);
             }
-            // A worker that sends nothing has to learn it too, so it is not left to the next write.
+            // A worker that sends nothing must learn of the disconnect as well, so do not wait for the next
+            // write to fail.
             if x.is_gone() || self.pending.dispatcher.generation.cancels_closed() && x.has_left() {
                 return Err(Fault::Gone);
             }
@@ -135,7 +137,7 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Waits for the worker; for the client too where it has to send, has not taken what there is, or leaves.
+    /// Waits for the worker, and for the client if it must send or read, or may disconnect.
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Completion> {
         x.hold(self.upload.held_bytes());
         let interest = match (self.upload.waits_for_client(), x.unsent() > 0) {
@@ -145,7 +147,7 @@ impl<'c> Call<'c> {
         self.pending.news(Some((x, interest))).await
     }
 
-    /// The end of the client that matters to the request.
+    /// Returns the disconnect events of the client that matter to the request.
     fn awaited_end(&self, x: &Exchange<'_>) -> Interest {
         match (self.reports_end(), self.pending.dispatcher.generation.cancels_closed()) {
             (true, _) => Interest::END,
@@ -154,12 +156,12 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// Whether an event loop is still to learn that the client closes its sending side.
+    /// Whether the event loop must still be told that the client closes its sending side.
     fn reports_end(&self) -> bool {
         !self.closed_reported && !self.pending.dispatcher.generation.is_single()
     }
 
-    /// Takes and sends what there is of the answer.
+    /// Receives the available parts of the response and sends them.
     async fn answer(
         &mut self,
         x: &mut Exchange<'_>,
@@ -221,7 +223,7 @@ impl<'c> Call<'c> {
                         return Ok(Some(CallOutcome::Answered));
                     }
                 }
-                // To HEAD the response ends with its head, although its content might never end.
+                // A response to HEAD ends with its head, even if the content would never end.
                 None if x.has_begun() && !x.content_wanted() => {
                     self.pending.count_answered();
                     return Ok(Some(CallOutcome::Answered));
@@ -236,7 +238,8 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The application gave up. What it had written before is the client's; nothing but a head is no answer yet.
+    /// The application aborted the request. Output that was already sent stays sent; a head alone does not
+    /// count as a response.
     async fn give_up(
         &mut self,
         x: &mut Exchange<'_>,
@@ -265,7 +268,7 @@ impl<'c> Call<'c> {
         bad(x)
     }
 
-    /// The application accepts the WebSocket; `body` came with its head.
+    /// Accepts the WebSocket; `body` was received together with the head.
     async fn upgrade(
         &mut self,
         x: &mut Exchange<'_>,
@@ -297,7 +300,7 @@ impl<'c> Call<'c> {
         Ok(Some(CallOutcome::Answered))
     }
 
-    /// The application takes the connection over. Its worker is free as soon as the descriptor is here.
+    /// Hands the connection over to the application. The worker is free as soon as its descriptor was copied.
     async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
         let process = self.process(x).await?;
         let idle_ms = self.pending.dispatcher.generation.options.hijacked_ms;
@@ -317,7 +320,7 @@ impl<'c> Call<'c> {
             }
         };
         self.pending.file_taken();
-        // The request ends now; should its worker die instead, the socket says so.
+        // The request ends here; if its worker dies instead, the socket reports that.
         let mut rest = Vec::new();
         while self.pending.news(None).await.is_ok() {
             rest.clear();
@@ -331,7 +334,8 @@ impl<'c> Call<'c> {
         Ok(Some(CallOutcome::Answered))
     }
 
-    /// Takes parts while they are head and body; any other part ends this. Log lines are written on the way.
+    /// Receives parts while they are head and body, up to the first other part. Log lines are written
+    /// immediately.
     fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, Error> {
         let mut head = None;
         while buffer.len() < TOGETHER_BYTES {
@@ -357,7 +361,8 @@ impl<'c> Call<'c> {
         Ok(ReceivedParts { head, body_end: buffer.len(), stop: None })
     }
 
-    /// Begins the response: `body` is the part that came with its head, and all of it if `whole` has its length.
+    /// Begins the response. `body` was received together with the head; if the body is complete, `whole` is
+    /// its length.
     fn begin(
         &mut self,
         x: &mut Exchange<'_>,
@@ -377,7 +382,7 @@ impl<'c> Call<'c> {
         if says_framed && !framed && x.content_wanted() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
-        // To HEAD, no body says nothing of what there would be to GET.
+        // An empty body in response to HEAD does not reveal the length that GET would have.
         let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),
@@ -397,8 +402,8 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// Sends a piece of the body. What a slow client does not take is kept, in memory and then in a file, so that the worker
-    /// can continue.
+    /// Sends a piece of the body. Data that a slow client does not accept is buffered in memory and then in a
+    /// file, so that the worker can continue.
     async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
         let body = &body[..self.announced(x, body.len() as u64) as usize];
         if body.is_empty() {
@@ -411,7 +416,7 @@ impl<'c> Call<'c> {
         self.hold_back(x, last).await
     }
 
-    /// Of so many bytes of the body those that were announced. That there are more is said once.
+    /// Returns how many of `bytes` are within the announced length. Any excess is logged once.
     fn announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
         let taken = bytes.min(self.left);
         self.left = match self.left {
@@ -425,7 +430,8 @@ impl<'c> Call<'c> {
         taken
     }
 
-    /// Makes room for a client that has more to read than is kept for it. After the `last` piece no worker waits for it.
+    /// Applies backpressure if the client's backlog exceeds the buffer. After the `last` piece no worker
+    /// waits.
     async fn hold_back(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         match x.backlog() > x.ahead_bytes_max(self.pending.dispatcher.generation.options.answer_ahead_bytes) {
             true => Box::pin(self.make_room(x, last)).await,
@@ -433,7 +439,7 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The client is far behind. After the `last` piece no worker waits for it any more.
+    /// Handles a client that is far behind. After the `last` piece no worker waits any more.
     async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         let options = &self.pending.dispatcher.generation.options;
         self.pending.expect(Deadline::Nobody);
@@ -457,7 +463,8 @@ impl<'c> Call<'c> {
         Ok(())
     }
 
-    /// The worker waits until the client has taken everything; others who wait for a worker may end that.
+    /// Makes the worker wait until the client has read everything; ended early if other requests need the
+    /// worker.
     async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         let dispatcher = self.pending.dispatcher.clone();
         let _held = HeldWorker::new(&dispatcher.generation);
@@ -494,13 +501,13 @@ impl<'c> Call<'c> {
                 Some(Err(fate)) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
             }
         }
-        // What the worker has sent meanwhile set no news then.
+        // Parts that the worker sent meanwhile did not set `news`.
         self.pending.look_again();
         self.pending.expect(worker(x));
         Ok(())
     }
 
-    /// What is neither head nor body; its bytes are `more`.
+    /// Handles a part that is neither head nor body; `more` holds its bytes.
     async fn special(&mut self, x: &mut Exchange<'_>, part: Part, more: &[u8]) -> Result<(), Fault> {
         match part {
             Part::Interim => {
@@ -525,7 +532,8 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The worker's process. A worker that has just begun may answer before the supervisor has heard of it.
+    /// Returns the worker's process. A worker that has just started may answer before the supervisor knows of
+    /// it.
     async fn process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
         for _ in 0..PROCESS_LOOKS_MAX {
             match self.pending.process() {
@@ -545,7 +553,7 @@ impl<'c> Call<'c> {
         let process = self.process(x).await?;
         let taken = match self.pending.launcher() {
             None => file::take(&process, part, None),
-            // Another process is asked: no core waits for that.
+            // The launcher is another process, so its reply is awaited on another thread.
             Some(launcher) => {
                 let take = move || io::Result::Ok(file::take(&process, part, Some(&*launcher)));
                 x.core().offload(take).await?
@@ -568,7 +576,7 @@ impl<'c> Call<'c> {
     }
 }
 
-/// The worker has to move next.
+/// Deadline for the worker's next progress.
 fn worker(x: &Exchange<'_>) -> Deadline {
     if x.has_begun() { Deadline::Piece } else { Deadline::Worker }
 }
@@ -584,7 +592,7 @@ fn fated(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     }
 }
 
-/// The answer is not to be had any more.
+/// Ends a response that cannot be completed.
 fn bad(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
     match x.has_begun() {
         false => Ok(Some(CallOutcome::Bad)),

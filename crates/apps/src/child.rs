@@ -1,4 +1,4 @@
-//! One process: how it is started, what it says, how it ends.
+//! A process: its start, its messages and its end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,41 +25,42 @@ use crate::log::OutputLines;
 use crate::options::Options;
 use crate::process::Usage;
 
-/// Longest message of a process; an application's error beyond that is cut by its sender.
+/// Longest message of a process; the sender truncates longer error texts.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// The last output of a process that is kept to explain its end.
+/// Bytes of a process's last output that are kept to explain its end.
 const LAST_BYTES_MAX: usize = 8 * 1024;
 
 /// A message from a process on its control socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlMessage {
-    /// It exists; the kernel vouches for its id.
+    /// The process exists; its id comes from the kernel (`SCM_CREDENTIALS`).
     Born(Pid),
     /// The application is loaded.
     Ready,
-    /// Each of its threads has one request at a time.
+    /// Each thread of the process handles one request at a time.
     Single,
-    /// It takes no more requests, and ends.
+    /// The process accepts no more requests, and ends.
     Leaving,
-    /// It cannot be loaded: its own words.
+    /// The application cannot be loaded; its error text.
     NotLoaded(String),
     /// The prototype could not fork.
     NotForked(String),
-    /// It closed the socket: it has ended, or never started.
+    /// The process closed the socket: it has ended, or never started.
     Gone,
 }
 
-/// A process's own ends of its control socket and its output.
+/// The child's ends of its control socket and its output pipes.
 pub(crate) struct ChildEnds {
     control: OwnedFd,
     output: OwnedFd,
     errors: OwnedFd,
 }
 
-/// Standard output or standard error of a process: a pipe each, as the one may stop in the middle of a line.
+/// Standard output or standard error of a process. Each has a pipe of its own, because one may stop in the
+/// middle of a line.
 struct ProcessOutput {
     pipe: OwnedFd,
-    /// Whether the process has closed it, which it may do long before it ends.
+    /// Whether the process has closed the pipe, possibly long before it ends.
     is_over: bool,
     lines: OutputLines,
 }
@@ -71,10 +72,10 @@ impl ProcessOutput {
         Ok((ProcessOutput { pipe, is_over: false, lines: OutputLines::default() }, theirs))
     }
 
-    /// Reads it and logs its lines. `last` holds the last bytes of both streams.
+    /// Reads the pipe and logs its lines. `last` holds the last bytes of both streams.
     fn read(&mut self, now: Instant, last: &mut Vec<u8>, each: &mut impl FnMut(&[u8])) {
         let mut bytes = [0; 16 * 1024];
-        // Only so often in one turn: other processes have output too.
+        // Limit the reads per turn: other processes have output too.
         for _ in 0..16 {
             match rustix::io::read(&self.pipe, &mut bytes) {
                 Ok(len) if len > 0 => {
@@ -97,26 +98,26 @@ impl ProcessOutput {
     }
 }
 
-/// How a process ended.
+/// The way in which a process ended.
 pub(crate) struct ProcessEnd {
-    /// With status 0: asked to leave, or by itself.
+    /// Exited with status 0.
     pub(crate) well: bool,
-    /// It called `exit`, with whatever status; no signal has ended it.
+    /// Called `exit` with any status; it was not ended by a signal.
     pub(crate) by_itself: bool,
-    /// Words for the log.
+    /// Description for the log.
     pub(crate) how: String,
 }
 
 /// A process of the application.
 pub(crate) struct ChildProcess {
     pub(crate) pid: Option<Pid>,
-    /// There once the id is known.
+    /// Set once the process id is known.
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
     control: OwnedFd,
-    /// Nothing more comes from it, see [`ProcessOutput`].
+    /// Whether the control socket is closed.
     control_over: bool,
     outputs: Box<[ProcessOutput; 2]>,
-    /// Its exit status, if another `wait` call has already collected it.
+    /// Exit status, if another `wait` call has already collected it.
     pub(crate) status: Option<WaitStatus>,
     last: Vec<u8>,
     /// The launcher that started it, if it was not this process.
@@ -124,7 +125,7 @@ pub(crate) struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// The server's side of a process that has not started yet.
+    /// Creates the server's side of a process that has not started yet.
     pub(crate) fn conceive() -> io::Result<(ChildProcess, ChildEnds)> {
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -145,7 +146,7 @@ impl ChildProcess {
         Ok((child, ChildEnds { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
-    /// Starts the application's program: as the prototype, or as the worker of some slots.
+    /// Starts the application's program as the prototype, or as the worker of these slots.
     pub(crate) fn start(
         options: &Options,
         generation: &Generation,
@@ -170,7 +171,7 @@ impl ChildProcess {
         Ok(child)
     }
 
-    /// The process has an id.
+    /// Sets the process id.
     pub(crate) fn adopt(&mut self, pid: Pid) -> io::Result<()> {
         if self.pid != Some(pid) {
             self.pidfd = Some(Arc::new(pidfd_open(pid, PidfdFlags::empty())?));
@@ -179,7 +180,8 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// Asks a prototype to fork a worker that takes these worker slots, with the ends that another [`ChildProcess`] was conceived with.
+    /// Asks a prototype to fork a worker for these slots. `theirs` are the ends of the new worker's
+    /// [`ChildProcess`].
     pub(crate) fn ask_to_fork(
         &self,
         worker_slots: std::ops::Range<usize>,
@@ -194,14 +196,14 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// The descriptors to poll. A closed pipe or socket is left out, as it would stay readable.
+    /// Descriptors to poll. Closed pipes and sockets are left out, because they would stay readable.
     pub(crate) fn voices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let control = (!self.control_over).then(|| self.control.as_fd());
         let outputs = self.outputs.iter().filter(|output| !output.is_over);
         control.into_iter().chain(outputs.map(|output| output.pipe.as_fd()))
     }
 
-    /// Its next message, if there is one.
+    /// Returns the next message, if there is one.
     pub(crate) fn hear(&mut self) -> Option<ControlMessage> {
         let mut text = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -228,26 +230,26 @@ impl ChildProcess {
             (b'L', _) => Some(ControlMessage::Leaving),
             (b'E', _) => Some(ControlMessage::NotLoaded(rest)),
             (b'F', _) => Some(ControlMessage::NotForked(rest)),
-            // Not a message of this protocol. The next read gets the one after it.
+            // Unknown messages are ignored; the next read returns the message after it.
             _ => None,
         }
     }
 
-    /// Reads its output. A line that has waited for its end for long enough comes without.
+    /// Reads the output. A line that stays incomplete for too long is logged as it is.
     pub(crate) fn read_output(&mut self, now: Instant, mut each: impl FnMut(&[u8])) {
         for output in self.outputs.iter_mut().filter(|output| !output.is_over) {
             output.read(now, &mut self.last, &mut each);
         }
     }
 
-    /// When a line has waited for its end for long enough.
+    /// The time at which an incomplete line is logged.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.outputs.iter().filter_map(|output| output.lines.due()).min()
     }
 
     /// Asks a prototype to leave, by closing its control socket.
     pub(crate) fn ask_to_leave(&self) {
-        // A process that has ended needs no order.
+        // Fails only if the process has ended.
         let _ = shutdown(&self.control, Shutdown::Write);
     }
 
@@ -256,7 +258,7 @@ impl ChildProcess {
         String::from_utf8_lossy(&self.last).trim().to_owned()
     }
 
-    /// Its resource usage, as far as it is known.
+    /// Resource usage of the process, if known.
     pub(crate) fn usage(&self) -> Option<Usage> {
         match &self.launcher {
             Some(launcher) => launcher.usage(self.pidfd.as_ref()?.as_fd()),
@@ -269,12 +271,12 @@ impl ChildProcess {
         if let (Some(pidfd), Some(launcher)) = (&self.pidfd, &self.launcher) {
             launcher.signal(pidfd.as_fd(), signal);
         } else if let Some(pidfd) = &self.pidfd {
-            // Only a process that is gone already cannot be signalled.
+            // Fails only if the process has ended.
             let _ = pidfd_send_signal(pidfd, signal);
         }
     }
 
-    /// How it ended, once it has.
+    /// Returns how the process ended, once it has.
     pub(crate) fn end(&self) -> ProcessEnd {
         let ended = |code: Option<i32>, signal: Option<i32>| {
             let how = match (code, signal) {

@@ -1,4 +1,4 @@
-//! Bodies that an application has framed itself, as `Transfer-Encoding: chunked` in its head states.
+//! Bodies that an application has chunked itself, as `Transfer-Encoding: chunked` in its head states.
 
 use http::Limits;
 use http::body::Body;
@@ -6,10 +6,10 @@ use net::Fault;
 
 const BROKEN: Fault = Fault::Broken("the application's body is not chunked correctly");
 
-/// Removes the application's framing, because the server frames the response itself.
+/// Decoder that removes the application's framing, because the server frames the response itself.
 pub(crate) struct Chunks(Body);
 
-/// Whether a body is chunked, as its head states: checks all of a `whole` one, otherwise its beginning.
+/// Whether a body is chunked as its head states. Checks all of a `whole` body, otherwise its beginning.
 pub(crate) fn is_framed(bytes: &[u8], whole: bool) -> bool {
     if whole { Chunks::new().content(bytes, true).is_ok() } else { may_begin(bytes) }
 }
@@ -30,7 +30,7 @@ impl Chunks {
         Chunks(Body::chunked())
     }
 
-    /// The content in the next bytes; `last` if no more follow.
+    /// Returns the content of the next bytes; `last` if no more follow.
     ///
     /// # Errors
     /// [`Fault::Broken`] if the body is not chunked.

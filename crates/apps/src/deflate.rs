@@ -1,7 +1,8 @@
-//! permessage-deflate (RFC 7692): what is agreed on, and the compression of single messages.
+//! permessage-deflate (RFC 7692): negotiation, and compression of single messages.
 //!
-//! Each message is compressed by itself, in both directions (`server_no_context_takeover`, `client_no_context_takeover`): then
-//! a socket holds no window between two messages, and the few codecs of a core serve all its sockets.
+//! Messages are compressed independently in both directions (`server_no_context_takeover`,
+//! `client_no_context_takeover`), so that a socket holds no window between two messages and the few codecs of
+//! a core serve all its sockets.
 
 use std::cell::RefCell;
 
@@ -9,29 +10,29 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use http::scan;
 
 const NAME: &[u8] = b"permessage-deflate";
-/// Our window, in bits: 4 KiB compress messages nearly as well as 32, with half the memory.
+/// The server's window in bits: 4 KiB compress messages nearly as well as 32, with half the memory.
 const WINDOW_BITS: u8 = 12;
-/// zlib knows no smaller one.
+/// Smallest window that zlib supports.
 const WINDOW_BITS_MIN: u8 = 9;
-/// The end of each message's last block, which is not sent (section 7.2.1).
+/// End of each message's last block, which is not transmitted (section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
-/// Codecs that a core keeps of each kind; more were a burst.
+/// Codecs of each kind that a core keeps for reuse.
 const KEPT_MAX: usize = 4;
-/// Output is made room for in steps of at least so much, and of at most so much.
+/// Smallest and largest step by which an output buffer grows.
 const ROOM_BYTES_MIN: usize = 512;
 const ROOM_BYTES_MAX: usize = 1024 * 1024;
 
-/// The compression that client and server have agreed on.
+/// Negotiated compression parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
-    /// Of what we send.
+    /// Window of messages to the client.
     window_bits: u8,
-    /// The client asked for a limit, so the answer has to name the one chosen.
+    /// Whether the client asked for a limit, so that the response must name the chosen one.
     limited: bool,
 }
 
 impl Agreement {
-    /// The value of `Sec-WebSocket-Extensions` in the answer.
+    /// Returns the value of `Sec-WebSocket-Extensions` in the response.
     pub(crate) fn text(&self) -> String {
         let limit = if self.limited {
             format!("; server_max_window_bits={}", self.window_bits)
@@ -42,7 +43,7 @@ impl Agreement {
     }
 }
 
-/// The first offer in the values of `Sec-WebSocket-Extensions` that can be accepted.
+/// Returns the first acceptable offer in the values of `Sec-WebSocket-Extensions`.
 pub(crate) fn agree<'v>(values: impl Iterator<Item = &'v [u8]>) -> Option<Agreement> {
     values.flat_map(|value| value.split(|&byte| byte == b',')).find_map(accept)
 }
@@ -83,7 +84,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
 }
 
-/// 8 to 15, without a leading zero.
+/// Parses 8 to 15, without a leading zero.
 fn bits(value: &[u8]) -> Option<u8> {
     match value {
         [digit @ b'8'..=b'9'] => Some(digit - b'0'),
@@ -92,7 +93,7 @@ fn bits(value: &[u8]) -> Option<u8> {
     }
 }
 
-/// The codecs of one core that no socket uses now.
+/// Idle codecs of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Codecs {
     inflaters: RefCell<Vec<Decompress>>,
@@ -100,7 +101,7 @@ pub(crate) struct Codecs {
 }
 
 impl Codecs {
-    /// One for a message from a client; give it back after that.
+    /// Returns a codec for a message from a client; give it back after the message.
     pub(crate) fn inflater(&self) -> Inflater {
         Inflater(self.inflaters.borrow_mut().pop().unwrap_or_else(|| Decompress::new(false)))
     }
@@ -113,7 +114,7 @@ impl Codecs {
         }
     }
 
-    /// One for a message to a client; give it back after that.
+    /// Returns a codec for a message to a client; give it back after the message.
     pub(crate) fn deflater(&self, agreement: Agreement) -> Deflater {
         let mut kept = self.deflaters.borrow_mut();
         let at = kept.iter().position(|deflater| deflater.window_bits == agreement.window_bits);
@@ -129,7 +130,7 @@ impl Codecs {
     }
 }
 
-/// Why a message does not inflate.
+/// Reason why a message cannot be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uninflated {
     TooLong,
@@ -141,10 +142,10 @@ pub(crate) enum Uninflated {
 pub(crate) struct Inflater(Decompress);
 
 impl Inflater {
-    /// Appends what `bytes` inflate to; all of them are used up. `into` never grows beyond `len_max` and a byte.
+    /// Appends the inflated `bytes`; all of them are consumed. `into` never grows beyond `len_max` + 1 bytes.
     ///
     /// # Errors
-    /// They are no such data, or `into` would grow longer than `len_max`.
+    /// The data is invalid, or `into` would grow longer than `len_max`.
     pub(crate) fn inflate(
         &mut self,
         mut bytes: &[u8],
@@ -165,7 +166,7 @@ impl Inflater {
             }
             let has_room = into.len() < into.capacity();
             match status {
-                // A block that says it is the last one: others may follow all the same (section 7.2.3.4).
+                // A block with BFINAL set may be followed by more blocks (section 7.2.3.4).
                 Status::StreamEnd => {
                     self.0.reset(false);
                     if bytes.is_empty() {
@@ -179,16 +180,16 @@ impl Inflater {
         }
     }
 
-    /// The message's data has ended.
+    /// Finishes the message.
     ///
     /// # Errors
-    /// As [`Inflater::inflate`].
+    /// See [`Inflater::inflate`].
     pub(crate) fn finish(&mut self, into: &mut Vec<u8>, len_max: usize) -> Result<(), Uninflated> {
         self.inflate(&TAIL, into, len_max)
     }
 }
 
-/// Doubles the room, by [`ROOM_BYTES_MAX`] at most, up to `len_max`.
+/// Doubles the capacity, by at most [`ROOM_BYTES_MAX`], up to `len_max`.
 pub(crate) fn grow(into: &mut Vec<u8>, len_max: usize) {
     let more = into.capacity().min(ROOM_BYTES_MAX);
     let wanted = (into.capacity() + more).clamp(ROOM_BYTES_MIN, len_max.max(ROOM_BYTES_MIN));
@@ -210,13 +211,13 @@ impl Deflater {
         }
     }
 
-    /// Appends what can be sent of the message so far; with `last` all of it.
+    /// Appends the compressed output available so far; with `last`, all of it.
     pub(crate) fn deflate(&mut self, mut bytes: &[u8], into: &mut Vec<u8>, last: bool) {
         let flush = if last { FlushCompress::Sync } else { FlushCompress::None };
         loop {
             into.reserve(bytes.len() / 2 + ROOM_BYTES_MIN);
             let before = self.codec.total_in();
-            // It cannot fail: nothing follows an end of the stream, which is never asked for.
+            // Cannot fail: the stream is never finished, so there is no data after its end.
             let status = self.codec.compress_vec(bytes, into, flush);
             debug_assert!(status.is_ok());
             bytes = &bytes[(self.codec.total_in() - before) as usize..];

@@ -1,5 +1,5 @@
-//! Descriptors of worker processes, copied on a thread of its own: a server's thread that has restricted itself (Landlock) may not
-//! look into other processes.
+//! Descriptors of worker processes, copied on a dedicated thread, because a server thread that has restricted
+//! itself (Landlock) may not access other processes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,15 +11,15 @@ use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use crate::mail::lock;
 
-/// A process, the number of its descriptor, and who waits for the copy.
+/// A process, its descriptor number, and the channel for the copy.
 type CopyRequest = (OwnedFd, i32, SyncSender<io::Result<OwnedFd>>);
 
 static THREAD: OnceLock<Mutex<Sender<CopyRequest>>> = OnceLock::new();
 
-/// Starts the thread, once for the process; to be called by a thread without restrictions.
+/// Starts the thread, once for the process; must be called by a thread without restrictions.
 ///
 /// # Errors
-/// Where there can be no thread.
+/// Fails if the thread cannot be created.
 pub(crate) fn start() -> io::Result<()> {
     if THREAD.get().is_some() {
         return Ok(());
@@ -27,19 +27,19 @@ pub(crate) fn start() -> io::Result<()> {
     let (sender, wanted) = channel::<CopyRequest>();
     std::thread::Builder::new().name("descriptors".into()).spawn(move || {
         for (process, number, asker) in wanted {
-            // Whoever asked waits.
+            // The receiver is blocked until this is sent.
             let _ = asker.send(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).map_err(Into::into));
         }
     })?;
-    // A thread that another caller started at the same time is as good.
+    // Another caller may have set its thread at the same time; either one serves.
     let _ = THREAD.set(Mutex::new(sender));
     Ok(())
 }
 
-/// A copy of a descriptor of a process of the same user.
+/// Copies a descriptor of a process of the same user.
 ///
 /// # Errors
-/// The system's.
+/// Those of `pidfd_getfd(2)`.
 pub(crate) fn copy(process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
     match (pidfd_getfd(process, number, PidfdGetfdFlags::empty()), THREAD.get()) {
         (Err(Errno::PERM), Some(thread)) => {

@@ -1,4 +1,4 @@
-//! The queue of one core in front of one generation: requests, their tickets and their deadlines.
+//! The queue of one core for one generation: requests, their tickets and their deadlines.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,29 +20,29 @@ mod pending;
 use late::{LateEvent, LateRequests};
 pub(crate) use pending::PendingRequest;
 
-/// A request that waits longer than this is a reason for one more worker.
+/// A request that waits longer than this causes one more worker to be started.
 const NEED_MS: u64 = 20;
-/// Requests that took too long and are logged, per second.
+/// Timed-out requests that are logged per second.
 const LOGGED_MAX: u32 = 10;
-/// That responses are cut off is logged once in this time.
+/// Minimum interval between two log lines about responses that were cut off.
 const CUT_REPORT_MS: u64 = 60_000;
 /// Buffers kept for reuse.
 const BUFFERS_MAX: usize = 32;
-/// The largest buffer that is kept.
+/// Capacity of the largest buffer that is kept.
 const BUFFER_BYTES_MAX: usize = 128 * 1024;
 
-/// How a request ended without a response.
+/// The reason why a request ended without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Its worker died; whether another one may get the request.
+    /// The worker died. `again`: another worker may get the request.
     Lost { again: bool },
     /// The deadline for a response has passed.
     Late,
-    /// No worker took it in time.
+    /// No worker claimed the request in time.
     Unserved,
-    /// It was dropped for a newer one, because the queue was full.
+    /// Dropped in favour of a newer request, because the queue was full.
     Crowded,
-    /// The application does not load.
+    /// The application cannot be loaded.
     Down,
     /// The client stopped sending its body, or reading the response.
     Stalled,
@@ -50,24 +50,24 @@ pub(crate) enum Completion {
     TooSlow,
 }
 
-/// Who must make progress next, and how long that may take.
+/// The side that must make progress next, and its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// The worker, which has not begun its response: within `timeouts.request`.
+    /// The worker, until its response begins: within `timeouts.request`.
     Worker,
-    /// The worker, which has begun: within `timeouts.between`.
+    /// The worker, between two pieces of its response: within `timeouts.between`.
     Piece,
     /// The client, within this number of milliseconds.
     Client(u64),
-    /// The client must read the response, within this number of milliseconds. A worker waits for it.
+    /// The client must read the response, within this number of milliseconds, while a worker waits for it.
     Taker(u64),
     /// Another deadline applies.
     Nobody,
-    /// None; the task is woken after this number of milliseconds, repeatedly.
+    /// No deadline; the task is woken repeatedly at this interval in milliseconds.
     Look(u64),
 }
 
-/// The state of the request of one ticket.
+/// State of the request of one ticket.
 #[derive(Clone, Copy)]
 struct RequestEntry {
     ticket: Ticket,
@@ -75,16 +75,16 @@ struct RequestEntry {
     news: bool,
     completion: Option<Completion>,
     since_ms: u64,
-    /// When it was noticed that a worker has claimed it.
+    /// Time at which the claim by a worker was noticed.
     claimed_ms: Option<u64>,
     expect: Deadline,
     expect_since_ms: u64,
-    /// Since when its worker has waited for the client to read the response.
+    /// Time since which the worker has waited for the client to read the response.
     held_ms: Option<u64>,
 }
 
 impl RequestEntry {
-    /// The deadline for the next progress, once a worker has the request.
+    /// Deadline for the next progress of a claimed request.
     fn deadline_ms(&self, options: &Options) -> u64 {
         let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
         match self.expect {
@@ -107,29 +107,29 @@ pub(crate) struct Dispatcher {
     commands: Arc<CommandQueue>,
     server: RefCell<ServerSide>,
     entries: RefCell<Vec<Option<RequestEntry>>>,
-    /// Tickets whose worker died and whose tasks have not noticed it yet; whether another worker may get the request.
-    /// Their slots may be in use again.
+    /// Tickets whose worker died and whose tasks have not noticed it yet, and whether another worker may get
+    /// the request. The slots may be in use again.
     lost: RefCell<Vec<(Ticket, bool)>>,
-    /// By ticket: the beginning of the request's head, for people; as far as tickets were in use at once.
+    /// The beginning of each request's head, for the status, indexed by ticket.
     heads: RefCell<Vec<HeadStart>>,
-    /// Requests that took too long, and that their workers must release.
+    /// Timed-out requests that their workers must release.
     late: LateRequests,
     /// Places of requests whose clients have left, and for which workers still run.
     left: RefCell<Vec<(Ticket, KeptPlaces)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
-    /// The start of the current second, the requests that took too long and were logged in it, and those that were not.
+    /// Start of the current second, and the numbers of timed-out requests logged and not logged in it.
     reported: Cell<(u64, u32, u32)>,
     /// The codecs of WebSocket messages.
     pub(crate) codecs: Codecs,
     armed: Cell<bool>,
-    /// Another generation serves.
+    /// Whether another generation serves.
     replaced: Cell<bool>,
-    /// When a cut-off response was last logged.
+    /// Time at which a cut-off response was last logged.
     cut_ms: Cell<Option<u64>>,
 }
 
 impl Dispatcher {
-    /// The dispatcher of core `index` of `cores`; made once, on that core.
+    /// Creates the dispatcher of core `index` of `cores`; called once, on that core.
     pub(crate) fn new(
         core: &Core,
         generation: Arc<Generation>,
@@ -158,12 +158,12 @@ impl Dispatcher {
         })
     }
 
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn buffer(&self) -> Vec<u8> {
         self.buffers.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Returns a buffer for reuse.
+    /// Keeps a buffer for reuse.
     pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
         let mut buffers = self.buffers.borrow_mut();
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
@@ -172,15 +172,15 @@ impl Dispatcher {
         }
     }
 
-    /// Wakes another idle worker for requests that were not claimed. Whether there was one to wake.
+    /// Wakes another idle worker for requests that were not claimed. Returns whether there was one.
     pub(crate) fn wake_another(&self) -> bool {
         self.server.borrow_mut().wake_another()
     }
 
-    /// Requests under way.
+    /// Number of requests in progress.
     pub(crate) fn in_use(&self) -> usize {
         let server = self.server.borrow();
-        // Slots that are quarantined have no request.
+        // Quarantined slots have no request.
         server.in_use() - server.quarantined()
     }
 
@@ -199,8 +199,8 @@ impl Dispatcher {
             let server = self.server.borrow();
             (server.queued(self.index) > 0, server.in_use() < server.slots())
         };
-        // A request that finds no other one waiting is most likely handed over at once. Where no slot is free, this one is
-        // refused: a dropped one keeps its slot until its task has run.
+        // A request that finds no other one waiting is most likely claimed at once. If no slot is free, this
+        // request is refused: a dropped one keeps its slot until its task has run.
         if waits && has_slot {
             self.make_room();
         }
@@ -231,8 +231,8 @@ impl Dispatcher {
         Ok((PendingRequest::new(self, ticket, places), taken))
     }
 
-    /// Counts the request that follows, which waits behind others. Drops the oldest waiting one if the queue of the application
-    /// is full, because its client is the most likely to have given up.
+    /// Counts the next request, which waits behind others. If the application's queue is full, drops the
+    /// oldest waiting request, whose client is the most likely to have given up.
     fn make_room(&self) {
         let counted = &self.generation.loads[self.index].waiting;
         counted.store(counted.load(Ordering::Relaxed).max(1) + 1, Ordering::Relaxed);
@@ -257,9 +257,10 @@ impl Dispatcher {
         }
     }
 
-    /// Requests of all cores that wait for a worker, with the one that this core is about to queue behind others. What a core
-    /// has counted is too much until it looks who was claimed, and one too little where nothing waited before; its queue holds
-    /// too much where requests were cancelled.
+    /// Requests of all cores that wait for a worker, including the one that this core is about to queue
+    /// behind others. The value is an estimate: a core's count is too high until the core checks which
+    /// requests were claimed, and one too low if none waited before; its queue counts cancelled requests as
+    /// well.
     fn waiting(&self) -> usize {
         let server = self.server.borrow();
         let of_core = |(index, load): (usize, &CoreLoad)| {
@@ -316,7 +317,7 @@ impl Dispatcher {
                         (entry.news, entry.expect_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
-                    // Its worker is handled after the request has been logged: see the `Drop` of `PendingRequest`.
+                    // The worker is killed after the request was logged: see `Drop` of `PendingRequest`.
                     Deadline::Worker | Deadline::Piece | Deadline::Nobody => {
                         self.decide(entry, Completion::Late)
                     }
@@ -339,8 +340,8 @@ impl Dispatcher {
         }
     }
 
-    /// A worker that runs one request at a time hangs; an event loop, which also runs others, may only wait for
-    /// something.
+    /// Handles the worker of a timed-out request. A worker that runs one request at a time hangs; an event
+    /// loop, which also runs others, may only be waiting.
     fn give_up_late(&self, ticket: Ticket, worker_slot: WorkerSlot) {
         match self.generation.is_single() {
             true => self.kill(worker_slot, KillReason::Late),
@@ -348,8 +349,8 @@ impl Dispatcher {
         }
     }
 
-    /// Whether one more request that took too long is logged, and how many before it were not: all requests of an event
-    /// loop may be late at once.
+    /// Returns whether one more timed-out request may be logged, and how many were suppressed before it. All
+    /// requests of an event loop may time out at once.
     pub(crate) fn may_log(&self) -> Option<u32> {
         let (mut since_ms, mut reported, mut unreported) = self.reported.get();
         if self.core.now_ms() - since_ms >= 1_000 {
@@ -381,7 +382,8 @@ impl Dispatcher {
         });
     }
 
-    /// If slow clients occupy too many workers, ends the response whose worker has waited longest for its client.
+    /// Ends the response whose worker has waited longest for its client, if slow clients occupy too many
+    /// workers.
     pub(crate) fn give_up_slowest(&self) {
         if !self.generation.is_held_up() {
             return;
@@ -396,7 +398,7 @@ impl Dispatcher {
         }
     }
 
-    /// Whether to log that a response was cut off: once a minute.
+    /// Whether to log that a response was cut off: at most once a minute.
     pub(crate) fn is_cut_to_report(&self) -> bool {
         let now_ms = self.core.now_ms();
         let is_due = self.cut_ms.get().is_none_or(|last_ms| now_ms >= last_ms + CUT_REPORT_MS);
@@ -417,7 +419,7 @@ impl Dispatcher {
         }
     }
 
-    /// The first requests that workers have, with what they ask for.
+    /// Adds the first requests that workers have claimed.
     fn show_claimed(&self, current: &mut Vec<ClaimedHead>) {
         let (entries, heads, server) = (self.entries.borrow(), self.heads.borrow(), self.server.borrow());
         let now_ms = self.core.now_ms();
@@ -434,13 +436,13 @@ impl Dispatcher {
         self.commands.send(SupervisorCommand::Kill { generation: self.generation.number, worker_slot, why });
     }
 
-    /// Another generation serves from now on: requests without a time limit must end.
+    /// Marks the dispatcher as replaced by another generation: requests without a time limit must end.
     pub(crate) fn replace(&self) {
         self.replaced.set(true);
         self.wake_lookers();
     }
 
-    /// Wakes the tasks that check their state from time to time.
+    /// Wakes the tasks that check their state periodically.
     pub(crate) fn wake_lookers(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if let Deadline::Look(_) = entry.expect {
@@ -455,7 +457,7 @@ impl Dispatcher {
         self.replaced.get()
     }
 
-    /// The application does not load: no worker will claim the waiting requests.
+    /// Ends the unclaimed requests, because the application cannot be loaded.
     pub(crate) fn give_up(&self) {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
@@ -465,7 +467,8 @@ impl Dispatcher {
         }
     }
 
-    /// The channel is damaged, and another generation serves: unclaimed requests may move to it.
+    /// Ends the unclaimed requests, because the channel is damaged. They may move to the generation that
+    /// serves.
     pub(crate) fn abandon(&self) {
         self.look_who_claimed();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
@@ -475,8 +478,8 @@ impl Dispatcher {
         }
     }
 
-    /// A worker is dead: ends its requests. A request whose worker ended `by_itself` is not sent again, because it
-    /// probably caused that.
+    /// Ends the requests of a dead worker. A request whose worker ended `by_itself` is not retried, because
+    /// it probably caused that.
     pub(crate) fn worker_died(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
         for worker_slot in worker_slots {
             let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));
@@ -491,14 +494,14 @@ impl Dispatcher {
         self.commands.send(SupervisorCommand::Released { generation: self.generation.number, place });
     }
 
-    /// No request is in progress, and none will be.
+    /// Reports that no request is in progress, and that none will be.
     pub(crate) fn close(&self) {
         self.core.ignore(&self.server.borrow().fd());
         self.report_load(0, 0);
         self.commands.send(SupervisorCommand::Drained { generation: self.generation.number });
     }
 
-    // ---- around the engine's wait ----
+    // ---- hooks of the engine's wait ----
 
     /// Reads what the workers have written, and wakes the tasks that wait for it.
     pub(crate) fn drain(&self) {
@@ -521,7 +524,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives back the places of requests that workers have released.
+    /// Releases the places of requests that workers have released.
     fn free_places(&self) {
         let mut left = self.left.borrow_mut();
         if left.is_empty() {
@@ -529,11 +532,12 @@ impl Dispatcher {
         }
         let server = self.server.borrow();
         let freed: Vec<_> = left.extract_if(.., |(ticket, _)| !server.is_still_held(*ticket)).collect();
-        // What is woken may look at this dispatcher.
+        // The tasks that this wakes may access this dispatcher.
         drop((left, server, freed));
     }
 
-    /// Rings the workers, and lets them ring this core from now on; false if there is something to read already.
+    /// Flushes the doorbells to the workers and arms the one of this core; false if there is something to
+    /// read already.
     pub(crate) fn rest(&self) -> bool {
         let mut server = self.server.borrow_mut();
         server.flush_doorbells();
@@ -545,20 +549,20 @@ impl Dispatcher {
         armed
     }
 
-    /// The engine is awake.
+    /// Disarms the doorbell after the engine has woken up.
     pub(crate) fn wake(&self) {
         if self.armed.take() {
             self.server.borrow_mut().disarm();
         }
     }
 
-    /// The state of a ticket; `None` if it is void.
+    /// Calls `look` with the state of a ticket; `None` if the ticket is void.
     fn with_entry<R>(&self, ticket: Ticket, look: impl FnOnce(&mut RequestEntry) -> R) -> Option<R> {
         let mut entries = self.entries.borrow_mut();
         entries[ticket.index()].as_mut().filter(|entry| entry.ticket == ticket).map(look)
     }
 
-    /// The completion of a void ticket.
+    /// Returns the completion of a void ticket.
     fn completion_of_lost(&self, ticket: Ticket) -> Completion {
         let lost = self.lost.borrow();
         let again = lost.iter().any(|(other, again)| *other == ticket && *again);
@@ -567,7 +571,7 @@ impl Dispatcher {
 }
 
 impl Drop for Dispatcher {
-    /// This core ends: only the supervisor now watches requests that were not released.
+    /// Hands the watch over unreleased requests to the supervisor, because this core ends.
     fn drop(&mut self) {
         let (server, generation) = (self.server.borrow(), self.generation.number);
         self.late.held(

@@ -1,4 +1,4 @@
-//! A file that a worker wants to be sent.
+//! Files that a worker asks the server to send.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,13 +13,13 @@ use rustix::process::ForeignRawFd;
 use crate::descriptors;
 use crate::launcher::Launcher;
 
-/// Bytes read at a time where the kernel cannot send the file by itself, or it is not in memory.
+/// Bytes read at a time if the kernel cannot send the file directly, or the file is not in the page cache.
 const WINDOW_BYTES: u64 = 1024 * 1024;
 
-/// The server's own descriptor of a worker's file, checked.
+/// Returns the server's own descriptor of a worker's file, after checking it.
 ///
 /// # Errors
-/// Why it cannot be sent, for the log.
+/// Reason why the file cannot be sent, for the log.
 pub(crate) fn take(
     process: &OwnedFd,
     part: FilePart,
@@ -41,11 +41,11 @@ pub(crate) fn take(
     }
 }
 
-/// Writes a part of a file as the next piece of the response's body. What is not in memory is read by another thread
-/// first, so that no disk holds up the core.
+/// Writes a part of a file as the next piece of the response's body. Pages that are not in memory are read by
+/// another thread first, so that no disk blocks the core.
 ///
 /// # Errors
-/// Those of [`Exchange::write`] and [`Exchange::write_file`].
+/// See [`Exchange::write`] and [`Exchange::write_file`].
 pub(crate) async fn send(
     x: &mut Exchange<'_>,
     file: OwnedFd,

@@ -1,4 +1,4 @@
-//! WebSocket frames (RFC 6455 section 5.2): their heads, and the masks of clients.
+//! WebSocket frames (RFC 6455 section 5.2): heads and client masks.
 
 /// The flag of the last frame of a message.
 pub(crate) const FIN: u8 = 0x80;
@@ -14,28 +14,28 @@ pub(crate) const CLOSE: u8 = 8;
 pub(crate) const PING: u8 = 9;
 pub(crate) const PONG: u8 = 10;
 
-/// Payload of a control frame, at most.
+/// Maximum payload of a control frame.
 pub(crate) const CONTROL_BYTES_MAX: usize = 125;
-/// The head of a frame to a client, at most.
+/// Maximum size of a frame head to a client.
 pub(crate) const HEAD_BYTES_MAX: usize = 10;
-/// The head of a frame from a client, with its mask, at most.
+/// Maximum size of a frame head from a client, including its mask.
 const MASKED_HEAD_BYTES_MAX: usize = 14;
 
 /// The head of a frame from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// `CONTINUATION`, `TEXT`, …
+    /// Opcode: `CONTINUATION`, `TEXT`, …
     pub(crate) opcode: u8,
-    /// Whether it ends its message.
+    /// Whether the frame ends its message.
     pub(crate) last: bool,
     pub(crate) compressed: bool,
-    /// Bytes of its payload that have not arrived yet.
+    /// Payload bytes that have not arrived yet.
     pub(crate) left: u64,
     mask: [u8; 4],
 }
 
 impl FrameHead {
-    /// Whether it is a close, a ping or a pong.
+    /// Whether this is a close, a ping or a pong.
     pub(crate) fn is_control(&self) -> bool {
         self.opcode >= CLOSE
     }
@@ -55,7 +55,7 @@ impl FrameHead {
     }
 }
 
-/// Reads heads from input that is split anywhere.
+/// Incremental reader of frame heads.
 #[derive(Debug, Default)]
 pub(crate) struct HeadReader {
     bytes: [u8; MASKED_HEAD_BYTES_MAX],
@@ -66,7 +66,7 @@ impl HeadReader {
     /// Reads bytes from the front of `bytes`; returns the head when it is complete.
     ///
     /// # Errors
-    /// What the client violated.
+    /// The client's protocol violation.
     pub(crate) fn read(&mut self, bytes: &mut &[u8]) -> Result<Option<FrameHead>, &'static str> {
         self.fill(bytes, 2);
         if self.len < 2 {
@@ -106,7 +106,7 @@ impl HeadReader {
     }
 }
 
-/// Checks the first two bytes before the rest of the head has arrived.
+/// Validates the first two bytes before the rest of the head has arrived.
 fn check(first: u8, second: u8) -> Result<(), &'static str> {
     let opcode = first & 0x0f;
     if first & RESERVED != 0 {
@@ -127,7 +127,7 @@ fn check(first: u8, second: u8) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The head of a frame to a client: its bytes, and their number.
+/// Encodes the head of a frame to a client; returns its bytes and their number.
 pub(crate) fn head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], usize) {
     let mut head = [0; HEAD_BYTES_MAX];
     head[0] = first;
@@ -149,7 +149,7 @@ pub(crate) fn head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], us
     }
 }
 
-/// Whether a close may carry this code (RFC 6455 section 7.4, and the IANA registry).
+/// Whether a close frame may carry this code (RFC 6455 section 7.4, and the IANA registry).
 pub(crate) fn is_close_code(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }

@@ -1,4 +1,4 @@
-//! One load of an application's code: its channel, and the state that cores and supervisor share.
+//! State of one load of an application's code: its channel, and what the cores and the supervisor share.
 
 use std::io;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
 use crate::process::CURRENT_BYTES_MAX;
 
-/// The requests of the worker at one place. On a cache line of its own, because every core counts here.
+/// Request counts of the worker at one place. Aligned to a cache line, because every core counts here.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct WorkerCounts {
     /// Requests answered by all of its threads.
     pub(crate) requests: AtomicU64,
-    /// The number of requests after which the worker is replaced; 0 for never.
+    /// Number of requests after which the worker is replaced; 0 for never.
     pub(crate) requests_max: AtomicU64,
 }
 
-/// The requests of one core, as of its last sweep.
+/// Request counts of one core, as of its last sweep.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct CoreLoad {
@@ -30,23 +30,23 @@ pub(crate) struct CoreLoad {
     pub(crate) waiting: AtomicUsize,
     /// Requests that workers have claimed.
     pub(crate) claimed: AtomicUsize,
-    /// The first of those.
+    /// The first claimed requests, at most [`SHOWN_MAX`].
     pub(crate) current: Mutex<Vec<ClaimedHead>>,
 }
 
-/// The first claimed requests of a core that are shown.
+/// Claimed requests of a core that are shown in the status.
 pub(crate) const SHOWN_MAX: usize = 64;
 
-/// The beginning of the head of a request that a worker has.
+/// The beginning of the head of a claimed request.
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimedHead {
     pub(crate) worker_slot: usize,
-    /// Since it was claimed.
+    /// Milliseconds since the request was claimed.
     pub(crate) age_ms: u64,
     pub(crate) head: HeadStart,
 }
 
-/// The beginning of a head, as [`ring::wire`] has it.
+/// The beginning of a request head, encoded as by [`ring::wire`].
 #[derive(Clone, Copy)]
 pub(crate) struct HeadStart {
     bytes: [u8; CURRENT_BYTES_MAX],
@@ -61,7 +61,8 @@ impl HeadStart {
         HeadStart { bytes, len: len as u8 }
     }
 
-    /// Method and target, which stand first in a head ([`crate::request::encode`]); the target may be cut off.
+    /// Returns method and target, which come first in a head ([`crate::request::encode`]); the target may be
+    /// truncated.
     pub(crate) fn texts(&self) -> (String, String) {
         let mut rest = &self.bytes[..usize::from(self.len)];
         let mut text = || {
@@ -75,7 +76,7 @@ impl HeadStart {
     }
 }
 
-/// While this exists, a worker's thread waits for a client to read a response.
+/// Guard that counts a worker thread as waiting for a client to read a response.
 pub(crate) struct HeldWorker<'g>(&'g Generation);
 
 impl<'g> HeldWorker<'g> {
@@ -91,13 +92,13 @@ impl Drop for HeldWorker<'_> {
     }
 }
 
-/// The most request slots of one core.
+/// Maximum number of request slots of one core.
 const SLOTS_MAX: usize = 16 * 1024;
-/// Words of a channel for slots with their streams; the rest of it is for everything else.
+/// Channel words available for slots and their streams; the rest is for everything else.
 const CHANNEL_WORDS: usize = 7 << 29;
 const SLOT_WORDS: usize = 64;
 
-/// A generation.
+/// Generation: one load of the application's code.
 pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) options: Arc<Options>,
@@ -107,19 +108,19 @@ pub(crate) struct Generation {
     /// Whether a core has seen a request with a deadline since the supervisor last looked; indexed by worker slot.
     pub(crate) is_watched: Vec<AtomicBool>,
     pub(crate) loads: Vec<CoreLoad>,
-    /// By place: the process, from which descriptors are taken.
+    /// Process of each place, from which descriptors are copied.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
-    /// By place: the process id, for the log; 0 if not known.
+    /// Process id of each place, for the log; 0 if not known.
     pub(crate) pids: Vec<AtomicI32>,
-    /// Worker slots of one place.
+    /// Number of worker slots per place.
     threads: usize,
-    /// Workers' threads that wait for a client to read a response.
+    /// Number of worker threads that wait for a client to read a response.
     pub(crate) held: AtomicUsize,
-    /// Whether a worker was ever ready.
+    /// Whether any worker has been ready.
     pub(crate) is_up: AtomicBool,
-    /// A worker has reported that each of its threads runs one request at a time.
+    /// Whether a worker has reported that each of its threads runs one request at a time.
     pub(crate) said_single: AtomicBool,
-    /// Whether it was logged that a body is not framed as its head states.
+    /// Whether a body that is not framed as its head states was logged.
     unframed_reported: AtomicBool,
 }
 
@@ -152,29 +153,29 @@ impl Generation {
         })
     }
 
-    /// Whether each worker thread runs one request at a time (not an event loop).
+    /// Whether each worker thread runs one request at a time (is not an event loop).
     pub(crate) fn is_single(&self) -> bool {
         self.options.concurrency == 1 || self.said_single.load(Ordering::Relaxed)
     }
 
-    /// Whether a worker that is woken for a request may find no time to claim it, while another idles: an event loop that
+    /// Whether a woken worker may be unable to claim a request while another one is idle: an event loop that
     /// computes, or a thread that waits for others of its process.
     pub(crate) fn may_claim_late(&self) -> bool {
         self.options.places() > 1 && (self.threads > 1 || !self.is_single())
     }
 
-    /// Whether `Transfer-Encoding: chunked` in the head of a response may state that the application has framed its body. An ASGI
-    /// application does not, whatever its head states; others may.
+    /// Whether `Transfer-Encoding: chunked` in a response head may mean that the application has chunked its
+    /// body. ASGI applications never do; others may.
     pub(crate) fn may_frame(&self) -> bool {
         !self.is_asgi()
     }
 
-    /// Whether requests run in an event loop. A Python application may turn out to be WSGI as it loads.
+    /// Whether requests run in an event loop. A Python application may turn out to be WSGI when it is loaded.
     fn is_asgi(&self) -> bool {
         self.options.event_loop && !self.said_single.load(Ordering::Relaxed)
     }
 
-    /// Whether a client that closes its sending side has given its request up.
+    /// Whether a client that closes its sending side cancels its request.
     pub(crate) fn cancels_closed(&self) -> bool {
         self.options.cancels_closed.unwrap_or_else(|| self.is_asgi())
     }
@@ -195,27 +196,27 @@ impl Generation {
         }
     }
 
-    /// The worker slots of the worker at `place`.
+    /// Returns the worker slots of the worker at `place`.
     pub(crate) fn worker_slots_of(&self, place: usize) -> Range<usize> {
         place * self.threads..(place + 1) * self.threads
     }
 
-    /// The place of a worker slot.
+    /// Returns the place of a worker slot.
     pub(crate) fn place_of(&self, worker_slot: usize) -> usize {
         worker_slot / self.threads
     }
 }
 
-/// Slots for requests that were dropped for newer ones, and whose tasks have not run yet.
+/// Slots for requests that were dropped for newer ones and whose tasks have not run yet.
 const DROPPED_SLOTS: usize = 32;
 
-/// Requests that one core may have at once.
+/// Returns the maximum number of concurrent requests of one core.
 fn slots(options: &Options, cores: usize) -> usize {
-    // The queued requests, and the claimed ones: a single core may have all of them.
+    // Queued and claimed requests: a single core may have all of them.
     let worker_slots = options.places() * options.threads.max(1);
     let wanted = options.queue_max + worker_slots * options.concurrency.max(1) + DROPPED_SLOTS;
-    // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two cells in the
-    // lane of each worker slot. With more cores, each one's share is smaller.
+    // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two
+    // cells in the lane of each worker slot. With more cores, each has fewer slots.
     let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
     let words = bytes / 4 + SLOT_WORDS + 2 * (worker_slots + 1);
     let fitting = (CHANNEL_WORDS / cores / words).max(1);
@@ -250,8 +251,8 @@ mod tests {
             let slots = slots(&options, cores);
             assert!(slots <= queue_max + places * options.concurrency + DROPPED_SLOTS);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
-            // Memory is used only when it is touched. Descriptors would be used at once, and this test does not need
-            // them.
+            // Memory is committed only when it is touched. Descriptors would be opened immediately, and this
+            // test does not need them.
             options.event_loop = false;
             Generation::new(1, Arc::new(options), cores).unwrap();
         }

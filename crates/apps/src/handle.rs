@@ -1,4 +1,4 @@
-//! One core's way to an application.
+//! The access of one core to an application.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,14 +21,14 @@ use crate::upload::{Ahead, Upload};
 
 pub use crate::request::Mount;
 
-/// How often deadlines are looked at; they are coarse by this much.
+/// Interval of the deadline checks, and thus the granularity of deadlines.
 const SWEEP_MS: u64 = 100;
-/// When another worker is woken for a request that the first one has not claimed.
+/// Time after which another worker is woken for a request that the first one has not claimed.
 const CLAIM_MS: u64 = 1;
-/// What `Retry-After` says.
+/// Value of `Retry-After`.
 const RETRY_AFTER_S: &[u8] = b"1";
 
-/// An application as one core sees it. Cheap to clone.
+/// Handle of one core to an application. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle(Rc<HandleState>);
 
@@ -39,12 +39,12 @@ struct HandleState {
     app_log: AppLog,
     names: HeaderIds,
     header_names: HeaderNameCache,
-    /// One per generation in which this core has requests; the last one serves.
+    /// Dispatchers, one per generation in which this core has requests; the last one serves.
     dispatchers: RefCell<Vec<Rc<Dispatcher>>>,
-    /// The task that looks whether requests are claimed, once it has begun; and whether it has to look.
+    /// The task that checks whether requests are claimed, once started, and whether it must check.
     claim_watch: Cell<Option<TaskId>>,
     watches_claims: Cell<bool>,
-    /// Why the application does not load; `None` if it loads.
+    /// The load failure; `None` if the application is loaded.
     down: RefCell<Option<LoadFailure>>,
 }
 
@@ -86,10 +86,11 @@ impl Handle {
         Handle(inner)
     }
 
-    /// Lets the application answer.
+    /// Serves the request with the application.
     ///
     /// # Errors
-    /// The connection's; [`Fault::Broken`] where an answer that had begun could not be brought to its end.
+    /// Errors of the client's connection; [`Fault::Broken`] if a response that had begun could not be
+    /// completed.
     pub async fn serve(&self, x: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
         let mut upgrade_request = None;
         if self.0.knows_websockets() {
@@ -144,8 +145,8 @@ impl Handle {
         }
     }
 
-    /// Reads the beginning of the request's body, or all of it; `None` where it would have to be passed on without a length
-    /// that many applications need.
+    /// Reads the beginning of the request's body, or all of it. Returns `None` if the body could not be
+    /// buffered completely and has no known length, which many applications need.
     async fn upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
         if x.request().body() == http::BodySize::None {
             return Ok(Some(Upload::empty()));
@@ -188,7 +189,7 @@ impl Handle {
         };
         let submitted =
             match request::encode(&mut head, &request, mount, length, socket, x.local_port(), &inner.names) {
-                // What a WebSocket's client sends is the body.
+                // A WebSocket client's messages are the body.
                 Ok(()) => {
                     let is_last = upload.is_last() && upgrade_request.is_none();
                     dispatcher.submit(&head, upload.ahead(), is_last, (measure, x.places()))
@@ -218,18 +219,18 @@ impl Handle {
     }
 }
 
-/// Why the application does not load.
+/// The reason why the application cannot be loaded.
 #[derive(Clone, Default)]
 struct LoadFailure {
     why: Arc<str>,
-    /// Whether clients may see it.
+    /// Whether the error text may be shown to clients.
     show: bool,
 }
 
-/// Why a request was not submitted to a worker.
+/// The reason why a request was not submitted to a worker.
 enum NotSubmitted {
     Down(LoadFailure),
-    /// No worker has loaded it yet.
+    /// No worker has finished loading yet.
     Loading,
     Refused(Refused),
 }
@@ -255,7 +256,7 @@ fn retry_after() -> Fields {
     fields
 }
 
-/// RFC 9110 section 9.2.2.
+/// Whether the method is idempotent (RFC 9110 section 9.2.2).
 fn is_idempotent(method: Method) -> bool {
     matches!(
         method,
@@ -305,7 +306,7 @@ async fn watch_claims(inner: &Weak<HandleState>, core: &Core) {
 
 impl Drop for HandleState {
     fn drop(&mut self) {
-        // Its task ends.
+        // The task ends when it is woken.
         self.claim_watch.get().into_iter().for_each(|task| self.core.wake_task(task));
     }
 }

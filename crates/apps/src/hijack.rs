@@ -1,5 +1,5 @@
-//! A connection that an application takes over (Rack's full hijack): the server relays it to a socket of the worker's. A WebSocket on a
-//! stream of HTTP/2 is taken over the same way.
+//! Connections that an application takes over (Rack's full hijack): the server relays them to a socket of the
+//! worker. WebSockets over HTTP/2 streams are taken over in this way as well.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,10 +12,10 @@ use rustix::process::ForeignRawFd;
 use crate::descriptors;
 use crate::upgrade::lacks_handshake;
 
-/// The server's own descriptor of a worker's socket, checked: one end of a socketpair, or what is like it.
+/// Returns the server's own descriptor of a worker's socket, after checking that it is a Unix stream socket.
 ///
 /// # Errors
-/// Why nothing can be relayed to it, for the log.
+/// Reason why the socket cannot be relayed to, for the log.
 pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
     let socket = descriptors::copy(process.as_fd(), part.fd as ForeignRawFd)
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
@@ -26,7 +26,7 @@ pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String>
     }
 }
 
-/// Why a connection of that version cannot be taken over, for the log.
+/// Reason why a connection of this version cannot be taken over, for the log.
 pub(crate) fn refusal(version: Version) -> &'static str {
     match version {
         Version::Http2 => "it wants to take over a connection of HTTP/2, which other requests share",
@@ -39,11 +39,12 @@ pub(crate) fn may_switch(x: &Exchange<'_>) -> bool {
     x.can_switch() && lacks_handshake(&x.request())
 }
 
-/// Relays until both sides have closed, or nothing has moved for `idle_ms`. At most 64 KiB are held for each side. A stream of HTTP/2
-/// is switched first, by the response of HTTP/1.1 that the application writes within `head_ms`.
+/// Relays until both sides have closed, or nothing was transferred for `idle_ms`. At most 64 KiB are buffered
+/// per direction. A stream of HTTP/2 is switched first, by the HTTP/1.1 response that the application writes
+/// within `head_ms`.
 ///
 /// # Errors
-/// Either side is gone.
+/// Fails if either side is gone.
 pub(crate) async fn relay(
     x: &mut Exchange<'_>,
     socket: OwnedFd,
@@ -52,7 +53,7 @@ pub(crate) async fn relay(
 ) -> Result<(), Fault> {
     let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
     let mut early = Vec::new();
-    // Not a connection of HTTP/1: that one has been taken over.
+    // HTTP/1 connections were switched already.
     if may_switch(x) {
         early = match switch(x, &mut link, head_ms).await {
             Ok(Ok(early)) => early,
@@ -68,8 +69,8 @@ pub(crate) async fn relay(
     net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
 }
 
-/// Reads the response to a handshake from the application and switches the stream if it is 101. Returns the bytes behind it; or
-/// the status that refuses the request.
+/// Reads the application's handshake response and switches the stream if its status is 101. Returns the bytes
+/// after the head, or the status that refuses the request.
 async fn switch(
     x: &mut Exchange<'_>,
     link: &mut Link,
@@ -106,7 +107,7 @@ async fn switch(
     Ok(Ok(bytes.split_off(head.len)))
 }
 
-/// Appends what has come: how many bytes, 0 at the end, `None` where there are none now.
+/// Appends the available bytes. Returns their number, 0 at the end, `None` if none are available.
 fn read(link: &mut Link, bytes: &mut Vec<u8>) -> Result<Option<usize>, Fault> {
     let mut piece = [0; 4096];
     let read = link.try_read(&mut piece)?;

@@ -1,38 +1,38 @@
-//! A WebSocket's messages from the client: put together of frames, unmasked, inflated, checked, and never larger than they may
-//! be.
+//! WebSocket messages from the client: reassembled from frames, unmasked, inflated, validated and limited in
+//! size.
 
 use crate::deflate::{Codecs, Inflater, Uninflated, grow};
 use crate::frame::{self, CONTROL_BYTES_MAX, FrameHead, HeadReader};
 use crate::record;
 
-/// Close reasons for frames that a client may not send.
+/// Close codes for protocol violations.
 const PROTOCOL: u16 = 1002;
 const INVALID: u16 = 1007;
 const TOO_LONG: u16 = 1009;
 
-/// Compressed bytes that are unmasked and inflated in one step: half a megabyte of zeros, at most.
+/// Compressed bytes that are unmasked and inflated in one step: at most half a megabyte of zeros.
 const INFLATED_BYTES: usize = 512;
-/// What an inflater holds beside the message: its window and its tables.
+/// Memory of an inflater in addition to the message: its window and its tables.
 const INFLATER_BYTES: usize = 48 * 1024;
-/// Room that is made for a message before any of it has come.
+/// Capacity allocated for a message before any of it was received.
 const ROOM_BYTES_MAX: u64 = 16 * 1024;
 
-/// What a client has sent.
+/// Result of reading from a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReceivedFrame {
-    /// A part of something.
+    /// An incomplete frame or message.
     Part,
-    /// A frame that brings nothing: an empty fragment, a pong.
+    /// A frame without content: an empty fragment, or a pong.
     Idle,
-    /// A ping; what it carries is [`Inbound::control`].
+    /// A ping; its payload is [`Inbound::control`].
     Ping,
-    /// A message, as a record.
+    /// A message, encoded as a record.
     Message(Vec<u8>),
-    /// A close: its code and reason, if it has them.
+    /// A close, with code and reason if present.
     Close(Option<(u16, String)>),
 }
 
-/// What the client did wrong, in the words of a close.
+/// A protocol violation of the client, as code and reason of the close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) code: u16,
@@ -43,29 +43,29 @@ const fn violation(code: u16, reason: &'static str) -> Violation {
     Violation { code, reason }
 }
 
-/// A message under way.
+/// A message in progress.
 #[derive(Debug)]
 struct Message {
     kind: u8,
     inflater: Option<Inflater>,
-    /// Bytes of its frames so far, compressed or not.
+    /// Bytes of the message's frames so far, before inflation.
     raw_bytes: u64,
-    /// The record: room for its head, then the payload so far.
+    /// The record: space for its head, then the payload so far.
     record: Vec<u8>,
 }
 
-/// Reads a client's frames, however they are cut.
+/// Incremental reader of a client's frames.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     message_bytes_max: usize,
-    /// RFC 7692 was agreed on.
+    /// Whether RFC 7692 was negotiated.
     may_compress: bool,
     heads: HeadReader,
     frame: Option<FrameHead>,
     message: Option<Message>,
     control: [u8; CONTROL_BYTES_MAX],
     control_len: usize,
-    /// Messages are left out: only a close is of interest.
+    /// Whether messages are discarded; only a close is of interest.
     discards: bool,
 }
 
@@ -83,38 +83,38 @@ impl Inbound {
         }
     }
 
-    /// What the control frame received last carries.
+    /// Payload of the last control frame.
     pub(crate) fn control(&self) -> &[u8] {
         &self.control[..self.control_len]
     }
 
-    /// Bytes that the frame under way still has.
+    /// Bytes of the current frame that have not arrived yet.
     pub(crate) fn left(&self) -> u64 {
         self.frame.map_or(0, |frame| frame.left)
     }
 
-    /// Bytes of the message under way.
+    /// Bytes of the message in progress.
     pub(crate) fn message_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |message| message.record.len())
     }
 
-    /// What the message under way holds of memory.
+    /// Memory of the message in progress.
     pub(crate) fn held_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |message| {
             message.record.capacity() + message.inflater.as_ref().map_or(0, |_| INFLATER_BYTES)
         })
     }
 
-    /// From now on messages are left out, and the one under way too.
+    /// Discards all further messages and the one in progress.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
         self.message = None;
     }
 
-    /// Takes bytes from the front of `bytes`, some at least.
+    /// Consumes bytes from the front of `bytes`, at least one.
     ///
     /// # Errors
-    /// What the client does wrong; then nothing more can be understood.
+    /// The client's protocol violation; the input cannot be parsed any further.
     pub(crate) fn next(&mut self, bytes: &mut &[u8], codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
         let mut frame = match self.frame.take() {
             Some(frame) => frame,
@@ -141,7 +141,7 @@ impl Inbound {
         }
     }
 
-    /// A frame begins.
+    /// Begins a frame.
     fn begin(&mut self, head: FrameHead, codecs: &Codecs) -> Result<FrameHead, Violation> {
         if head.is_control() {
             self.control_len = 0;
@@ -168,7 +168,7 @@ impl Inbound {
         };
         let message = self.message.insert(message);
         message.raw_bytes = message.raw_bytes.saturating_add(head.left);
-        // Data that does not get smaller gets a little longer, and each flush has its bytes.
+        // Incompressible data grows slightly, and each flush adds bytes.
         let slack = if message.inflater.is_some() { self.message_bytes_max as u64 / 8 + 1024 } else { 0 };
         if message.raw_bytes > self.message_bytes_max as u64 + slack {
             return Err(violation(TOO_LONG, "the message is too long"));
@@ -176,7 +176,7 @@ impl Inbound {
         Ok(head)
     }
 
-    /// Takes payload of the frame; how many bytes of it.
+    /// Consumes payload of the frame; returns the number of bytes.
     fn take(&mut self, frame: &mut FrameHead, bytes: &[u8]) -> Result<usize, Violation> {
         if frame.is_control() {
             let place = &mut self.control[self.control_len..self.control_len + bytes.len()];
@@ -211,7 +211,7 @@ impl Inbound {
         }
     }
 
-    /// The message is whole.
+    /// Completes the message.
     fn finish(&mut self, codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
         let Some(Message { kind, inflater, mut record, .. }) = self.message.take() else {
             return Ok(ReceivedFrame::Part);
@@ -229,7 +229,7 @@ impl Inbound {
     }
 }
 
-/// A record whose head is still to be written, with room for a first frame of that length.
+/// Returns a record with space for its head and capacity for a first frame of this length.
 fn room_for(frame_bytes: u64) -> Vec<u8> {
     let mut record = Vec::with_capacity(record::HEAD_BYTES + frame_bytes.min(ROOM_BYTES_MAX) as usize);
     record.resize(record::HEAD_BYTES, 0);
@@ -243,7 +243,7 @@ fn uninflated(why: Uninflated) -> Violation {
     }
 }
 
-/// RFC 6455 section 5.5.1.
+/// Parses the payload of a close frame (RFC 6455 section 5.5.1).
 fn read_close(payload: &[u8]) -> Result<Option<(u16, String)>, Violation> {
     let (code, reason) = match payload {
         [] => return Ok(None),
@@ -326,7 +326,7 @@ mod tests {
         let held = inbound.message.as_ref().unwrap().record.capacity();
         assert!(held <= 100_005, "{held}");
         assert_eq!(hear(&mut inbound, &bytes).unwrap_err().code, 1009);
-        // Blocks of no content, compressed, without end.
+        // Compressed blocks without content, repeated endlessly.
         let mut inbound = Inbound::new(100_000, true);
         hear(&mut inbound, &frame(BINARY | COMPRESSED, b"")).unwrap();
         let nothing = frame(CONTINUATION, &[0, 0, 0, 0xff, 0xff].repeat(1000));

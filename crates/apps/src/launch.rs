@@ -1,4 +1,4 @@
-//! How a process of an application is started.
+//! Starting the processes of an application.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use crate::launcher::Launch;
 use crate::mail::lock;
 use crate::options::Options;
 
-/// Variables that are for the server alone.
+/// Environment variables of the server that are not passed on.
 const SERVER_VARIABLES: [&str; 9] = [
     "KOMAINU_SUPERVISOR",
     "KOMAINU_IDENTITY",
@@ -29,14 +29,15 @@ const SERVER_VARIABLES: [&str; 9] = [
     "WATCHDOG_PID",
 ];
 
-/// Processes that were started here and whose process groups exist, if they lead one. Locked while descriptors have close-on-exec
-/// cleared, so that no other process inherits them, and until a new process is listed.
+/// Processes started by this process; one that leads a process group is listed while the group exists. Locked
+/// while descriptors have close-on-exec cleared, so that no other process inherits them, and until a new
+/// process is listed.
 pub(crate) static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Starts the application's program as a child of this process.
 ///
 /// # Errors
-/// Why it cannot be started.
+/// Reason why the process cannot be started.
 pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     let (program, arguments) = options
         .command
@@ -89,10 +90,10 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     Ok(pid)
 }
 
-/// Starts another program, which inherits nothing of what is passed to an application's.
+/// Starts another program, which inherits no descriptor passed to an application's process.
 ///
 /// # Errors
-/// Why it cannot be started.
+/// Reason why the program cannot be started.
 pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
     spawn_with_huge_pages(command, &mut lock(&STARTED))
 }
@@ -100,17 +101,17 @@ pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
 /// Whether [`switch_off_huge_pages`] was called.
 static HUGE_PAGES_OFF: AtomicBool = AtomicBool::new(false);
 
-/// Switches huge pages off for this process, and not for those that it starts, although they would inherit that. A kernel
-/// without such a switch continues as before.
+/// Disables transparent huge pages for this process, but not for its children, which would inherit the
+/// setting. Without effect if the kernel does not support it.
 pub fn switch_off_huge_pages() {
     HUGE_PAGES_OFF.store(disable_transparent_huge_pages(true).is_ok(), Ordering::Relaxed);
 }
 
-/// Starts a program, and lists it.
+/// Starts a program and lists it in `started`.
 fn spawn_with_huge_pages(command: &mut Command, started: &mut Vec<Pid>) -> io::Result<Child> {
     let is_off = HUGE_PAGES_OFF.load(Ordering::Relaxed);
     if is_off {
-        // It works here, as it has worked before: nothing is lost where it does not.
+        // Has succeeded before; a failure is harmless.
         let _ = disable_transparent_huge_pages(false);
     }
     let process = command.spawn();

@@ -1,4 +1,4 @@
-//! Starts an application's processes as another user, if this process lacks the rights for that.
+//! Starting an application's processes as another user, through a privileged process.
 
 use std::fmt;
 use std::io;
@@ -9,36 +9,38 @@ use rustix::process::{Pid, Signal};
 
 use crate::process::Usage;
 
-/// Another process, which starts and ends those of an application whose user this process may not change to. They are its children.
+/// A process with more rights, which starts and ends the processes of an application whose user this process
+/// cannot change to. They are its children.
 pub trait Launcher: Send + Sync + fmt::Debug {
-    /// Starts a process of the application, as [`spawn`](crate::spawn) would: its id, and its pidfd.
+    /// Starts a process of the application, like [`spawn`](crate::spawn); returns its id and its pidfd.
     ///
     /// # Errors
-    /// Why it cannot be started.
+    /// Reason why the process cannot be started.
     fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)>;
 
-    /// Sends a signal to a process that it has started, or that was forked from one.
+    /// Sends a signal to a process that was started by the launcher, or forked from one.
     fn signal(&self, process: BorrowedFd<'_>, signal: Signal);
 
-    /// The exit status or the signal by which such a process has ended; `None` where it is not known.
+    /// Returns the exit status or the signal with which a process of the launcher has ended; `None` if not
+    /// known.
     fn end(&self, pid: Pid) -> Option<Result<i32, i32>>;
 
-    /// What such a process costs; `None` where it has ended.
+    /// Returns the resource usage of a process of the launcher; `None` if it has ended.
     fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage>;
 
-    /// A regular file that such a process has open, for reading.
+    /// Opens a regular file that a process of the launcher has open, for reading.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd>;
 }
 
-/// What a process is started with, beside the application's options.
+/// Parameters of a process's start, in addition to the application's options.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The slots of a worker; none for a prototype.
+    /// Slots of a worker; `None` for a prototype.
     pub worker_slots: Option<Range<usize>>,
-    /// The server's threads, each of which has a descriptor in the channel.
+    /// Number of server threads, each of which has a descriptor in the channel.
     pub threads: usize,
     pub(crate) control: BorrowedFd<'a>,
     pub(crate) output: BorrowedFd<'a>,
@@ -58,8 +60,8 @@ impl<'a> Launch<'a> {
         Launch { worker_slots, threads, control, output, errors, channel }
     }
 
-    /// One whose descriptors came from another process, in the order of [`Launch::descriptors`]; `None` where some are
-    /// missing.
+    /// Creates a `Launch` from descriptors received from another process, in the order of
+    /// [`Launch::descriptors`]; `None` if some are missing.
     #[must_use]
     pub fn of(
         worker_slots: Option<Range<usize>>,
@@ -71,7 +73,7 @@ impl<'a> Launch<'a> {
         complete.then(|| Launch { worker_slots, threads, control, output, errors, channel: channel.to_vec() })
     }
 
-    /// Every descriptor that the process inherits.
+    /// All descriptors that the process inherits.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'a>> {
         [self.control, self.output, self.errors].into_iter().chain(self.channel.iter().copied()).collect()

@@ -1,21 +1,22 @@
-//! Applications: from a request to a worker's slot and back, and the lives of the worker processes.
+//! Applications: relaying requests to worker slots, and managing the worker processes.
 //!
-//! This crate owns what stands between an HTTP exchange and the [`ring`] channel: how a request is serialised for a
-//! worker, how the answer becomes a response, the time limits of both, and how processes are started, replaced and
-//! stopped. It knows no programming language: a worker is a command that speaks the protocol of `workers/README.md`.
+//! This crate owns everything between an HTTP exchange and the [`ring`] channel: encoding of requests for a
+//! worker, conversion of its output to a response, the time limits of both, and starting, replacing and
+//! stopping processes. It is independent of the programming language: a worker is a command that speaks the
+//! protocol of `workers/README.md`.
 //!
 //! # The path of a request
 //!
 //! ```text
-//! Handle::serve     the beginning of the body, so that slow clients cost no worker
-//!   request         the head as fields of `ring::wire`
-//!   Dispatcher::submit into a slot of this core; at the end of the engine's turn one doorbell for all
-//!   PendingRequest::news    the task sleeps; the dispatcher wakes it when its ticket has news or times out
-//!   PendingRequest::receive parts of the answer, as far as they have come
-//!   reply           checked, then written through the exchange
+//! Handle::serve     read the beginning of the body, so that slow clients do not occupy a worker
+//!   request         encode the head as fields of `ring::wire`
+//!   Dispatcher::submit write it to a slot of this core; one doorbell for all at the end of the engine's turn
+//!   PendingRequest::news    sleep; the dispatcher wakes the task when its ticket has news or times out
+//!   PendingRequest::receive receive the parts of the response that are available
+//!   reply           check them, then write them through the exchange
 //! ```
 //!
-//! # Who does what
+//! # Responsibilities
 //!
 //! An [`App`] has one supervisor thread, which starts the processes of each *generation* (one load of the application's
 //! code, with a channel of its own) and notices when they end; and on each core a [`Handle`], which never blocks. They

@@ -1,4 +1,4 @@
-//! What applications and their processes have to say.
+//! Log output of applications and of their processes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,44 +6,44 @@ use std::time::{Duration, Instant};
 use http::path::without_secrets;
 use net::Exchange;
 
-/// Bytes of a request's path in a log line, at most.
+/// Maximum number of bytes of a request's path in a log line.
 const PATH_BYTES_MAX: usize = 200;
 
-/// How urgent a line is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppLogLevel {
-    /// Something failed.
+    /// A failure.
     Error,
-    /// Something is odd.
+    /// An unusual condition.
     Warn,
-    /// Something happened.
+    /// Normal operation.
     Info,
     /// The application's own output.
     Output,
 }
 
-/// One line for the log.
+/// A line for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLine<'l> {
     /// The application's name.
     pub app: &'l str,
-    /// Whose output it is; `None` for the server's own words about the application.
+    /// Process whose output this is; `None` for the server's own messages about the application.
     pub pid: Option<u32>,
-    /// How urgent.
+    /// Severity of the line.
     pub urgency: AppLogLevel,
-    /// The text, without a line end; of an application it may be any bytes.
+    /// Text without a line end; output of an application may contain arbitrary bytes.
     pub text: &'l [u8],
 }
 
-/// Takes lines, from any thread; never blocks for long.
+/// Log sink, called from any thread; must not block for long.
 pub type Log = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 
-/// An output that is not at a line's end yet is cut into lines of this size.
+/// Length at which an incomplete line is split.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// How long an output may wait for the end of its line.
+/// Maximum time that an incomplete line is held back.
 const UNENDED_MAX: Duration = Duration::from_secs(1);
 
-/// The server's own words about an application.
+/// The server's own messages about an application.
 #[derive(Clone)]
 pub(crate) struct AppLog {
     pub(crate) app: Arc<str>,
@@ -55,7 +55,7 @@ impl AppLog {
         (self.log)(&LogLine { app: &self.app, pid: None, urgency, text: text.as_bytes() });
     }
 
-    /// A line that a worker sends with a request; the level is that of syslog.
+    /// Logs a line that a worker sends with a request; `level` is a syslog severity.
     pub(crate) fn line(&self, level: u8, text: &[u8]) {
         let urgency = match level {
             0..=3 => AppLogLevel::Error,
@@ -70,16 +70,16 @@ impl AppLog {
     }
 }
 
-/// Bytes of a process's output, made into lines.
+/// Splits the output of a process into lines.
 #[derive(Debug, Default)]
 pub(crate) struct OutputLines {
-    /// What is not at a line's end yet.
+    /// The incomplete last line.
     rest: Vec<u8>,
     since: Option<Instant>,
 }
 
 impl OutputLines {
-    /// Adds bytes; `each` is called for every line that is whole.
+    /// Adds bytes; `each` is called for every complete line.
     pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut each: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             match piece.strip_suffix(b"\n") {
@@ -98,13 +98,13 @@ impl OutputLines {
         }
         self.since = match self.rest.is_empty() {
             true => None,
-            // A line that has ended meanwhile restarts the wait.
+            // A line that was completed in these bytes restarts the timer.
             false if bytes.contains(&b'\n') => Some(now),
             false => self.since.or(Some(now)),
         };
     }
 
-    /// What is left when nothing more comes.
+    /// Emits the incomplete last line at the end of the output.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(&[u8])) {
         self.since = None;
         if !self.rest.is_empty() {
@@ -112,13 +112,13 @@ impl OutputLines {
         }
     }
 
-    /// When what is there is not to wait for the end of its line any longer.
+    /// Time at which the incomplete line is emitted.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.since.map(|since| since + UNENDED_MAX)
     }
 }
 
-/// Method and path, for the log.
+/// Returns method and path for the log.
 pub(crate) fn request_line(x: &Exchange<'_>) -> String {
     let request = x.request();
     let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];

@@ -1,4 +1,4 @@
-//! The queues between the supervisor and the cores. Sending never waits.
+//! Queues between the supervisor and the cores. Sending never blocks.
 
 use std::io;
 use std::ops::Range;
@@ -13,14 +13,14 @@ use crate::generation::Generation;
 use crate::options::Options;
 use crate::outcome::LoadError;
 
-/// Why a worker is killed.
+/// The reason why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillReason {
-    /// It took too long to answer.
+    /// The response took too long.
     Late,
-    /// It took too long to answer, and its event loop does not release the request.
+    /// The response took too long, and the worker's event loop does not release the request.
     Unreleased,
-    /// It violated the protocol of the channel.
+    /// The worker violated the channel's protocol.
     Breach,
 }
 
@@ -37,7 +37,8 @@ impl KillReason {
 /// Commands to the supervisor.
 #[derive(Debug)]
 pub(crate) enum SupervisorCommand {
-    /// Load the application again, with other options if there are any; the new generation takes over when it is ready.
+    /// Load the application again, with other options if given; the new generation takes over when it is
+    /// ready.
     Reload(Option<Box<Options>>),
     /// End all processes.
     Stop,
@@ -51,9 +52,10 @@ pub(crate) enum SupervisorCommand {
     Kill { generation: u64, worker_slot: usize, why: KillReason },
     /// The number of overdue requests, which the event loop in this slot was asked to cancel, changes by `more`.
     Overdue { generation: u64, worker_slot: usize, more: isize },
-    /// It has an overdue request, and the core that watched it ends: it is killed after this time.
+    /// The event loop in this slot has an overdue request, and the core that watched it ends: the worker is
+    /// killed after this time.
     OverdueUntil { generation: u64, worker_slot: usize, left_ms: u64 },
-    /// The channel of this generation is damaged, by an unknown worker.
+    /// The channel of this generation was damaged by an unknown worker.
     Damaged { generation: u64 },
     /// The worker in this slot has answered `recycle.requests` requests.
     Recycle { generation: u64, worker_slot: usize },
@@ -94,14 +96,14 @@ impl CommandQueue {
 /// Events for a core.
 #[derive(Clone)]
 pub(crate) enum CoreEvent {
-    /// This generation serves from now on; the previous one finishes its requests.
+    /// A new generation serves; the previous one finishes its requests.
     Serve(Arc<Generation>),
-    /// The application does not load: the error text, and whether clients may see it. No generation serves until the
-    /// next [`CoreEvent::Serve`].
+    /// The application cannot be loaded: the error text, and whether clients may see it. No generation serves
+    /// until the next [`CoreEvent::Serve`].
     Down { why: Arc<str>, show: bool },
     /// The channel of this generation is damaged: requests that wait in it must move.
     Damaged { generation: u64 },
-    /// A worker is dead: its place and slots, and whether it ended by itself.
+    /// A worker died: its place and slots, and whether it ended by itself.
     Died { generation: u64, place: usize, worker_slots: Range<usize>, by_itself: bool },
 }
 
@@ -115,18 +117,18 @@ pub(crate) struct EventQueue {
 struct EventList {
     notices: Vec<CoreEvent>,
     waker: Option<Waker>,
-    /// Whether the core has started to read.
+    /// Whether the core reads its events.
     is_open: bool,
 }
 
 impl EventQueue {
-    /// The core reads from now on.
+    /// Marks the queue as read by its core.
     pub(crate) fn open(&self) {
         lock(&self.state).is_open = true;
     }
 
-    /// Returns whether the core handles the event now. If a core has not started to read, only the generation that
-    /// serves is kept for it; it has no part in what was before.
+    /// Sends an event; returns whether the core handles it. Until the core reads its events, only the current
+    /// generation is kept for it, because earlier events do not concern it.
     pub(crate) fn send(&self, notice: CoreEvent) -> bool {
         let mut state = lock(&self.state);
         if !state.is_open {
@@ -149,7 +151,7 @@ impl EventQueue {
         true
     }
 
-    /// The events so far; if there are none, the task is woken by the next one.
+    /// Takes all events; if there are none, the task is woken by the next one.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<CoreEvent> {
         let mut state = lock(&self.state);
         if state.notices.is_empty() {
@@ -159,7 +161,8 @@ impl EventQueue {
     }
 }
 
-/// No code panics while it holds the lock, and the value is always consistent.
+/// Locks a mutex. Poisoning is ignored: no code panics while it holds the lock, so the value is always
+/// consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

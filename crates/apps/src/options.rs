@@ -1,4 +1,4 @@
-//! What an application is given, as plain data.
+//! Options of an application.
 
 use net::SpillQuota;
 use std::ffi::OsString;
@@ -9,115 +9,121 @@ pub use rustix::process::Resource;
 
 use crate::launcher::Launcher;
 
-/// How many worker processes.
+/// Number of worker processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// As many are always there. At least 1.
+    /// Workers that always run. At least 1.
     pub min: usize,
-    /// As many at most, when requests wait. At least `min`; at most 1024.
+    /// Maximum number of workers, reached while requests wait. At least `min`; at most 1024.
     pub max: usize,
 }
 
-/// When a worker is replaced by a fresh one. Each limit differs from worker to worker by up to a tenth, so that they do
-/// not leave together.
+/// Limits after which a worker is replaced. Each limit varies by up to a tenth between workers, so that they
+/// are not replaced at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recycle {
-    /// After so many requests.
+    /// Number of requests.
     pub requests: Option<u64>,
-    /// Above so many bytes of memory that it shares with nobody, looked at once in a while.
+    /// Bytes of private memory, checked periodically.
     pub memory_bytes: Option<u64>,
-    /// After so many milliseconds.
+    /// Age in milliseconds.
     pub age_ms: Option<u64>,
 }
 
-/// What holds for each WebSocket.
+/// Limits of each WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WebSockets {
-    /// Bytes of one message from the client, over all its fragments; beyond that the socket is closed with 1009.
+    /// Maximum size of one message from the client, over all its fragments, in bytes; a longer one closes the
+    /// socket with 1009.
     pub message_bytes_max: usize,
-    /// Milliseconds without a byte from the client; half-way a ping asks for one. At least 100.
+    /// Milliseconds without a byte from the client; a ping is sent after half of that time. At least 100.
     pub idle_ms: u64,
     /// Whether messages are compressed for clients that offer it (RFC 7692).
     pub compress: bool,
 }
 
-/// One application.
+/// Options of one application.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, for the log and the status.
+    /// Name for the log and the status.
     pub name: String,
-    /// The program that is started and its arguments; it speaks the protocol of `workers/README.md`.
+    /// Program and arguments; the program speaks the protocol of `workers/README.md`.
     pub command: Vec<OsString>,
-    /// Variables set beside those of the server.
+    /// Environment variables that are set in addition to those of the server.
     pub env: Vec<(OsString, OsString)>,
-    /// The folder it is started in; the server's where `None`.
+    /// Working directory; `None` for that of the server.
     pub folder: Option<PathBuf>,
-    /// User and group ids to run as, without supplementary groups; the server's own where `None`.
+    /// User and group ids to run as, without supplementary groups; `None` for those of the server.
     pub user: Option<(u32, u32)>,
-    /// Whether its processes lead a session of their own also where the server has no terminal.
+    /// Whether the processes lead a session of their own even if the server has no terminal.
     pub is_separate: bool,
-    /// Starts its processes, if this process may not.
+    /// Launcher that starts the processes, if this process lacks the rights.
     pub launcher: Option<Arc<dyn Launcher>>,
-    /// Resource limits, soft and hard alike; one on address space is beside what is shared with the server.
+    /// Resource limits, both soft and hard; a limit on address space does not include memory shared with the
+    /// server.
     pub limits: Vec<(Resource, u64)>,
-    /// Load the application once and fork the workers from that process.
+    /// Whether to load the application once and fork the workers from that process.
     pub preload: bool,
-    /// How many workers.
+    /// Number of workers.
     pub workers: Workers,
-    /// Requests that one worker answers at once, each in a thread of its own. At least 1.
+    /// Threads per worker, each of which serves one request at a time. At least 1.
     pub threads: usize,
-    /// Whether workers sleep in an event loop and so need a descriptor each.
+    /// Whether workers sleep in an event loop and therefore need a descriptor each.
     pub event_loop: bool,
-    /// Requests that one thread has under way at once, where that is an event loop; 1 where it is not. Above 1, a request
-    /// that takes too long is cancelled alone, and its worker is killed only if it does not end the request.
+    /// Requests that one event loop has in progress at once; 1 for workers without an event loop. Above 1, a
+    /// request that takes too long is cancelled individually, and its worker is killed only if it does not
+    /// end the request.
     pub concurrency: usize,
-    /// Requests that may wait for a worker, over all cores; beyond that the oldest is refused with 503.
+    /// Requests that may wait for a worker, over all cores; if exceeded, the oldest is refused with 503.
     pub queue_max: usize,
-    /// Milliseconds that a request may wait for a worker; then 503.
+    /// Milliseconds that a request may wait for a worker before it is refused with 503.
     pub queue_ms_max: u64,
-    /// Milliseconds that a worker may take until the head of its answer. Then the client gets 504 and the worker is
-    /// killed. What a worker does after a response, or without a client, may take as long again.
+    /// Milliseconds until a worker must send the head of its response. Then the client gets 504 and the
+    /// worker is killed. Work after a response, or without a client, is limited to the same time.
     pub request_ms_max: u64,
-    /// Milliseconds between two pieces of an answer while the client waits. Then it is cut short, and the worker killed.
+    /// Milliseconds between two pieces of a response while the client waits. Then the response is cut off and
+    /// the worker killed.
     pub between_ms_max: u64,
-    /// Milliseconds for loading the application.
+    /// Milliseconds that loading the application may take.
     pub start_ms_max: u64,
-    /// Milliseconds that a worker asked to leave may take to finish; then it is killed.
+    /// Milliseconds that a worker may take to finish after it was asked to leave; then it is killed.
     pub stop_ms_max: u64,
-    /// Milliseconds without need after which one of the workers above the least is sent away.
+    /// Milliseconds of low load after which a worker above the minimum is stopped.
     pub idle_ms: u64,
-    /// WebSockets; `None` where the application knows none, and gets such requests as ordinary ones.
+    /// WebSocket limits; `None` if the application does not support WebSockets, so that handshakes are passed
+    /// on as ordinary requests.
     pub websockets: Option<WebSockets>,
-    /// Milliseconds without a byte either way on a connection that the application has taken over; `None` where it cannot
-    /// take any.
+    /// Milliseconds without data in either direction on a connection that the application has taken over;
+    /// `None` if it cannot take over connections.
     pub hijacked_ms: Option<u64>,
-    /// When workers are replaced.
+    /// Limits after which workers are replaced.
     pub recycle: Recycle,
-    /// Whether a client that closes its sending side has given its request up, as if it had reset the connection. If not,
-    /// the request is answered nevertheless. `None`: only of an application that runs in an event loop (ASGI).
+    /// Whether a client that closes its sending side cancels its request, as if it had reset the connection.
+    /// If not, the request is answered nevertheless. `None`: only for applications that run in an event loop
+    /// (ASGI).
     pub cancels_closed: Option<bool>,
-    /// Show the application's own error to the browser where it does not load. For development.
+    /// Whether to show the application's load error to clients. For development.
     pub show_errors: bool,
-    /// Bytes of a slot for the request; a head must fit whole.
+    /// Bytes of a slot for the request; the entire head must fit.
     pub request_bytes: usize,
-    /// Bytes of a slot for the response; its head must fit whole.
+    /// Bytes of a slot for the response; the entire head must fit.
     pub response_bytes: usize,
-    /// Bytes of a request's body that are collected before a worker is asked, so that a slow client costs none. At most
-    /// half of `request_bytes` is of use.
+    /// Bytes of a request's body that are buffered before a worker gets the request, so that a slow client
+    /// does not occupy it. Values above half of `request_bytes` have no further effect.
     pub body_ahead_bytes: usize,
-    /// Bytes of a response that the server keeps in memory for a slow client, so that its worker is free earlier.
+    /// Bytes of a response that are buffered in memory for a slow client, so that its worker is free earlier.
     pub answer_ahead_bytes: usize,
-    /// What temporary files may hold of responses beyond `answer_ahead_bytes`, and of request bodies beyond
-    /// `body_ahead_bytes`; `None` for no such files.
+    /// Quota of temporary files for responses beyond `answer_ahead_bytes` and for request bodies beyond
+    /// `body_ahead_bytes`; `None` for no temporary files.
     pub spill: Option<Arc<SpillQuota>>,
-    /// Whether a request's body is read to its end before a worker is asked, into a temporary file where it is longer than
-    /// `body_ahead_bytes`. Otherwise a worker gets it as it comes.
+    /// Whether a request's body is read completely before a worker gets the request, using a temporary file
+    /// if it is longer than `body_ahead_bytes`. Otherwise the worker gets the body as it arrives.
     pub request_buffering: bool,
 }
 
 impl Options {
-    /// An application with these defaults: preloaded, 2 workers of one thread, a queue of 1024 for at most 30 s, a
-    /// minute for an answer to begin and between its pieces, a minute to load, 30 s to leave; nothing recycled.
+    /// Returns the defaults: preloading, 2 workers with one thread, a queue of 1024 for at most 30 s, a
+    /// minute for a response to begin and between its pieces, a minute to load, 30 s to leave; no recycling.
     #[must_use]
     pub fn new(name: &str, command: Vec<OsString>) -> Options {
         Options {
@@ -155,10 +161,10 @@ impl Options {
         }
     }
 
-    /// Whether there may be so many workers.
+    /// Checks that the number of worker slots is supported.
     ///
     /// # Errors
-    /// How many worker slots they have, and how many there are.
+    /// The number of worker slots needed, and the maximum.
     pub fn check(&self) -> Result<(), String> {
         const WORKER_SLOTS_MAX: usize = ring::Options::WORKER_SLOTS_MAX;
         let (places, threads) = (self.places(), self.threads.max(1));
@@ -172,7 +178,8 @@ impl Options {
         }
     }
 
-    /// Places for worker processes: the most there may be, and some for fresh ones beside those that leave.
+    /// Returns the number of places for worker processes: the maximum, and some for replacements of workers
+    /// that are leaving.
     pub(crate) fn places(&self) -> usize {
         self.workers.max + self.workers.max.div_ceil(4) + 1
     }

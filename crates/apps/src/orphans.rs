@@ -1,7 +1,7 @@
-//! Orphaned processes that an application's processes have started.
+//! Orphans of an application's processes.
 //!
-//! The server is a subreaper, so that forked workers become its children. Other orphans become its children too, and it
-//! has to reap them: until then they stay zombies and keep their process ids.
+//! The server is a subreaper, so that forked workers become its children. Other orphans become its children
+//! as well and must be reaped, because a zombie keeps its process id.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,33 +16,34 @@ use crate::launch::STARTED;
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::lock;
 
-/// Time for processes that were killed to end.
+/// Time within which killed processes must end.
 const KILL_MAX: Duration = Duration::from_secs(1);
-/// How often it is looked whether they have.
+/// Interval at which their end is checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time after which the processes that a stop waits for are reported.
+/// Time after which a stop reports the processes that it waits for.
 const REPORT_AFTER: Duration = Duration::from_millis(500);
-/// Processes that are named then.
+/// Maximum number of processes in that report.
 const NAMED_MAX: usize = 8;
 
-/// Whether a child has left the process group in which it was started. The children that this process has started itself lead a group,
-/// or are in its own one.
+/// Whether a child has left the process group in which it was started. Children that this process has started
+/// lead a group or are in the group of this process.
 fn is_stray(child: Pid, started: &[Pid]) -> bool {
     !started.contains(&child)
         && getpgid(Some(child)).is_ok_and(|group| group != getpgrp() && !started.contains(&group))
 }
 
-/// Process groups of processes that were started here.
+/// Process groups led by processes that were started here.
 #[derive(Default)]
 pub struct Orphans(Vec<Pid>);
 
 impl Orphans {
-    /// A process was started that leads a group.
+    /// Adds a group, by the id of its leader.
     pub fn add(&mut self, leader: Pid) {
         self.0.push(leader);
     }
 
-    /// Waits until all have ended; from `until` on they are killed. Names those that it waits for, once.
+    /// Waits until all groups have ended; kills them from `until` on. Logs the processes that it waits for,
+    /// once.
     pub(crate) fn end(&mut self, until: Instant, app_log: &AppLog) {
         let mut report_at = Some(Instant::now() + REPORT_AFTER);
         loop {
@@ -51,7 +52,7 @@ impl Orphans {
                 return;
             }
             if Instant::now() >= until {
-                // A group of another user's processes is its launcher's to end.
+                // Groups of another user are killed by its launcher.
                 self.0.iter().for_each(|group| _ = kill_process_group(*group, Signal::KILL));
             }
             if report_at.is_some_and(|at| Instant::now() >= at) {
@@ -63,7 +64,7 @@ impl Orphans {
         }
     }
 
-    /// The processes of the groups, for the log: `12 (sleep), 13 (node)`.
+    /// Names of the processes in the groups, for the log: `12 (sleep), 13 (node)`.
     fn names(&self) -> String {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -75,8 +76,8 @@ impl Orphans {
         members.take(NAMED_MAX).collect::<Vec<_>>().join(", ")
     }
 
-    /// Reaps processes that have left their group by setpgid(2) or setsid(2) and ended; calls `each` for all of them, as one may be a
-    /// worker.
+    /// Reaps ended processes that have left their group by setpgid(2) or setsid(2). Calls `each` for all of
+    /// them, because one may be a worker.
     pub fn reap_strays(mut each: impl FnMut(Pid, WaitStatus)) {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let started = lock(&STARTED);
@@ -89,8 +90,8 @@ impl Orphans {
         }
     }
 
-    /// Kills processes that have left their group, and those that they have started, when no application runs any more; returns their
-    /// names. A kernel that does not list a process's children leaves them alone.
+    /// Kills processes that have left their group, and their descendants, once no application runs any more;
+    /// returns their names. On a kernel that does not list a process's children, none are killed.
     #[must_use]
     pub fn end_strays() -> Vec<String> {
         let (until, mut names) = (Instant::now() + KILL_MAX, Vec::new());
@@ -114,21 +115,21 @@ impl Orphans {
                 if names.len() < NAMED_MAX && !names.contains(&name) {
                     names.push(name);
                 }
-                // It fails only if the process has ended.
+                // Fails only if the process has ended.
                 let _ = kill_process(stray, Signal::KILL);
             }
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Reaps processes that have ended; calls `each` for all of them, as one may be a worker.
+    /// Reaps ended processes; calls `each` for all of them, because one may be a worker.
     pub fn reap(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {
                 match waitpgid(*group, WaitOptions::NOHANG) {
                     Ok(Some((pid, status))) => each(pid, status),
                     Ok(None) => return true,
-                    // Nobody is left in it.
+                    // The group is empty.
                     Err(_) => return false,
                 }
             }

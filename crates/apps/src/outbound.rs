@@ -1,22 +1,22 @@
-//! A WebSocket's messages to the client: in frames, compressed where that was agreed on and may be worth it.
+//! WebSocket messages to the client: framing, and compression if negotiated and worthwhile.
 
 use crate::deflate::{Agreement, Codecs, Deflater};
 use crate::frame::{self, COMPRESSED, FIN};
 
-/// A message shorter than this is sent as it is: by itself it hardly gets smaller.
+/// Minimum size of compressed messages; without context takeover, shorter ones hardly shrink.
 const COMPRESSED_BYTES_MIN: usize = 256;
 
-/// Makes frames of messages.
+/// Encoder of messages as frames.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     agreement: Option<Agreement>,
-    /// Of the message under way, where that is compressed.
+    /// Codec of the message in progress, if it is compressed.
     deflater: Option<Deflater>,
-    /// Its first frame is still to be sent: of this kind.
+    /// Opcode of the message whose first frame has not been sent.
     begins: Option<u8>,
 }
 
-/// A message, or the next part of one.
+/// A message, or a fragment of one.
 pub(crate) struct MessagePiece<'p> {
     pub(crate) text: bool,
     pub(crate) first: bool,
@@ -29,8 +29,8 @@ impl Outbound {
         Outbound { agreement, deflater: None, begins: None }
     }
 
-    /// The next frame: its first byte, and what it carries if that is not the payload itself, in `buffer`. `None` where the
-    /// piece is too small for a frame of its own.
+    /// Encodes the next frame. Returns its first byte, and whether its payload is in `buffer` instead of the
+    /// piece; `None` if the piece is too small for a frame of its own.
     pub(crate) fn frame(
         &mut self,
         piece: &MessagePiece<'_>,

@@ -1,11 +1,11 @@
-//! The result of loading an application, for those who asked for it.
+//! Results of loading an application, and the receivers that wait for them.
 
 use std::sync::mpsc::SyncSender;
 
-/// Receivers that wait at the same time; if there are more, the first one gets no result.
+/// Maximum number of receivers that wait at the same time; above that, the first one gets no result.
 const ASKERS_MAX: usize = 256;
 
-/// Why an application does not load.
+/// The reason why an application cannot be loaded.
 #[derive(Clone, Debug)]
 pub struct LoadError {
     /// The application's error text.
@@ -14,7 +14,7 @@ pub struct LoadError {
     pub serves: bool,
 }
 
-/// The last result, and those who wait for the next one.
+/// The last result, and the receivers of the next one.
 #[derive(Default)]
 pub(crate) struct LoadResults {
     failure: Option<LoadError>,
@@ -22,21 +22,21 @@ pub(crate) struct LoadResults {
 }
 
 impl LoadResults {
-    /// A load begins.
+    /// Marks the beginning of a load.
     pub(crate) fn begin(&mut self) {
         self.failure = None;
     }
 
-    /// It has ended.
+    /// Records the result of the load and sends it to all receivers.
     pub(crate) fn settle(&mut self, outcome: Result<(), LoadError>) {
         self.failure = outcome.as_ref().err().cloned();
         for asker in self.askers.drain(..) {
-            // The receiver may have given up.
+            // The receiver may have been dropped.
             let _ = asker.try_send(outcome.clone());
         }
     }
 
-    /// Sends the result: now if no load is in progress, else when it ends.
+    /// Sends the result: immediately if no load is in progress, else when it ends.
     pub(crate) fn ask(&mut self, asker: SyncSender<Result<(), LoadError>>, under_way: bool) {
         match (&self.failure, under_way) {
             (None, true) => {
@@ -49,7 +49,7 @@ impl LoadResults {
         }
     }
 
-    /// No more results: drops all waiting senders.
+    /// Drops all waiting senders; there are no more results.
     pub(crate) fn close(&mut self) {
         self.askers.clear();
     }

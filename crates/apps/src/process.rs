@@ -2,75 +2,75 @@
 
 use std::fs;
 
-/// One process of an application, for people and machines to look at.
+/// Process of an application, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
     /// Process id.
     pub pid: u32,
-    /// Which of the application's workers it is, counted from 1; 0 for the prototype.
+    /// Number of the worker within the application, counted from 1; 0 for the prototype.
     pub worker: usize,
-    /// What it is: `prototype`, `starting`, `ready`, `recycling`, `leaving`, `killed`.
+    /// State: `prototype`, `starting`, `ready`, `recycling`, `leaving`, `killed`.
     pub state: &'static str,
-    /// Which load of the application it belongs to, counted from 1.
+    /// Generation (load of the application) that the process belongs to, counted from 1.
     pub generation: u64,
-    /// Requests it has answered.
+    /// Requests that it has answered.
     pub requests: u64,
     /// Milliseconds since it was started.
     pub age_ms: u64,
-    /// Its resource usage; `None` if the system does not report it.
+    /// Resource usage; `None` if the system does not report it.
     pub usage: Option<Usage>,
-    /// Requests that it works on, as of the last tenth of a second: the first [`CURRENT_MAX`] of them.
+    /// The first [`CURRENT_MAX`] requests that it works on, as of the last tenth of a second.
     pub current: Vec<CurrentRequest>,
 }
 
-/// Requests of one process that are shown.
+/// Maximum number of current requests shown per process.
 pub const CURRENT_MAX: usize = 4;
-/// Bytes of a method and a target that are shown; what is longer is cut off.
+/// Maximum number of bytes shown of a method and a target; longer ones are truncated.
 pub const CURRENT_BYTES_MAX: usize = 128;
 
-/// A request in a worker's hands.
+/// A request that a worker has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CurrentRequest {
-    /// As the client sent it.
+    /// Method as sent by the client.
     pub method: String,
-    /// Path and query, percent-encoded; both together with the method at most [`CURRENT_BYTES_MAX`] bytes.
+    /// Path and query, percent-encoded; truncated to [`CURRENT_BYTES_MAX`] bytes together with the method.
     pub target: String,
-    /// Milliseconds since a worker has it.
+    /// Milliseconds since the request was claimed.
     pub age_ms: u64,
 }
 
-/// An application at one moment.
+/// Snapshot of an application's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppSnapshot {
-    /// Its processes.
+    /// Processes of the application.
     pub processes: Vec<ProcessInfo>,
     /// Requests that wait for a worker.
     pub waiting: usize,
-    /// Requests that workers have.
+    /// Requests that workers have claimed.
     pub claimed: usize,
-    /// Requests that may wait; more drop the oldest.
+    /// Capacity of the queue; if exceeded, the oldest request is dropped.
     pub waiting_max: usize,
 }
 
-/// How a worker has ended.
+/// The way in which a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerExit {
-    /// It was asked to leave, or left by itself after it had answered requests, and ended well.
+    /// Asked to leave, or ended by itself with success after it had answered requests.
     Retired,
-    /// It was killed: it took too long, or violated the protocol.
+    /// Killed because it took too long or violated the protocol.
     Killed,
-    /// It ended by itself, and not well.
+    /// Ended by itself with an error.
     Crashed,
-    /// It ended before it could answer a request.
+    /// Ended before it could answer a request.
     NotStarted,
 }
 
 impl WorkerExit {
-    /// All of them, in the order of their numbers.
+    /// All variants, in the order of their numbers.
     pub const ALL: [WorkerExit; 4] =
         [WorkerExit::Retired, WorkerExit::Killed, WorkerExit::Crashed, WorkerExit::NotStarted];
 
-    /// Its name in metrics.
+    /// Label in metrics.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -82,16 +82,16 @@ impl WorkerExit {
     }
 }
 
-/// Time and memory of one process.
+/// CPU time and memory of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Milliseconds of processor time so far, user and system.
+    /// CPU time so far, user and system, in milliseconds.
     pub cpu_ms: u64,
-    /// Resident memory, bytes.
+    /// Resident memory in bytes.
     pub rss_bytes: u64,
-    /// Resident memory, what is shared divided by those who share it.
+    /// Proportional set size: resident memory, with shared pages divided by the number of their users.
     pub pss_bytes: u64,
-    /// Resident memory that it has written and shares with nobody.
+    /// Private resident memory that it has written.
     pub private_dirty_bytes: u64,
 }
 
@@ -105,12 +105,12 @@ impl Usage {
     }
 }
 
-/// Processor time from a `stat` line, whose second field may hold anything, spaces and brackets too.
+/// Parses the CPU time of a `stat` line, whose second field may contain spaces and brackets.
 fn cpu_ms(stat: &str) -> Option<u64> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
     let user: u64 = fields.nth(11)?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
-    // In hundredths of a second on every Linux that reports to user space.
+    // The unit is 1/100 s on all Linux architectures (USER_HZ).
     Some((user + system) * 10)
 }
 

@@ -1,17 +1,18 @@
-//! A WebSocket's messages as they stand in the bodies between server and worker: see `KOMAINU_WEBSOCKET` in `komainu.h`.
+//! Encoding of WebSocket messages in the bodies between server and worker: see `KOMAINU_WEBSOCKET` in
+//! `komainu.h`.
 
-/// A message of text.
+/// Kind of a text message.
 pub(crate) const TEXT: u8 = 1;
-/// A message of bytes.
+/// Kind of a binary message.
 pub(crate) const BINARY: u8 = 2;
-/// The end: a code and a reason.
+/// Kind of the last record: a close code and a reason.
 pub(crate) const CLOSE: u8 = 8;
 
-/// A kind and a length.
+/// Size of a record's head: kind and length.
 pub(crate) const HEAD_BYTES: usize = 5;
-/// A longer message is passed on in fragments of this size.
+/// Size of the fragments in which a longer message is passed on.
 const FRAGMENT_BYTES: usize = 64 * 1024;
-/// A code and a reason, as they fit into a frame (RFC 6455 section 5.5).
+/// Maximum size of close code and reason in a frame (RFC 6455 section 5.5).
 const CLOSE_BYTES_MAX: usize = 125;
 
 /// Appends a record.
@@ -22,14 +23,14 @@ pub(crate) fn put(into: &mut Vec<u8>, kind: u8, parts: [&[u8]; 2]) {
     parts.iter().for_each(|part| into.extend_from_slice(part));
 }
 
-/// Writes the head of a record into the room that was left for it before the payload.
+/// Writes the head of a record into the space reserved before the payload.
 pub(crate) fn put_head(record: &mut [u8], kind: u8) {
     let len = u32::try_from(record.len() - HEAD_BYTES).expect("a message is limited to less");
     record[0] = kind;
     record[1..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
 }
 
-/// What a worker wants sent.
+/// A record from a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerRecord {
     /// A message, or a fragment of one.
@@ -38,30 +39,30 @@ pub(crate) enum WorkerRecord {
         text: bool,
         /// Whether it is the message's first fragment.
         first: bool,
-        /// Whether it is its last one.
+        /// Whether it is the message's last fragment.
         last: bool,
         payload: Vec<u8>,
     },
-    /// The end.
+    /// The end of the WebSocket.
     Close { code: u16, reason: String },
 }
 
-/// Reads a worker's records, however they are cut.
+/// Incremental reader of a worker's records.
 #[derive(Debug, Default)]
 pub(crate) struct RecordReader {
     head: Vec<u8>,
     payload: Vec<u8>,
-    /// Of the record begun: what of its payload is still to come.
+    /// Payload bytes of the current record that have not arrived yet.
     left: usize,
-    /// A part of this message has been given out.
+    /// Whether a fragment of this message was returned already.
     cut: bool,
 }
 
 impl RecordReader {
-    /// Takes bytes from the front of `bytes`: what has become whole by them.
+    /// Consumes bytes from the front of `bytes`; returns the message, fragment or close that they complete.
     ///
     /// # Errors
-    /// They make no record.
+    /// The bytes are not a valid record.
     pub(crate) fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<WorkerRecord>, &'static str> {
         while self.head.len() < HEAD_BYTES {
             let Some((byte, rest)) = bytes.split_first() else { return Ok(None) };

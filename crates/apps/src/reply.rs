@@ -1,15 +1,15 @@
-//! An answer's head, as a worker wrote it: not to be trusted with what frames a message.
+//! Head of a worker's response. Its framing fields are not trusted.
 
 use http::encode::Lines;
 use http::{Fields, Name, Status, scan};
 use net::{DefaultFields, Exchange, FileReference, NamedFile};
 use ring::wire::{self, FieldId as Part};
 
-/// What becomes of a field.
+/// Treatment of a header field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FieldAction {
     Pass,
-    /// The server frames its messages itself.
+    /// The field is dropped, because the server frames its messages itself.
     Drop,
     Coding,
     Length,
@@ -17,7 +17,7 @@ enum FieldAction {
     Date,
 }
 
-/// What to do with each well-known name, and how it is usually spelt. Workers send such a name as its id, without its case.
+/// Treatment and usual spelling of each well-known name, which workers send as an id, without case.
 pub(crate) struct HeaderNameCache([(FieldAction, Box<str>); 256]);
 
 impl HeaderNameCache {
@@ -33,7 +33,7 @@ impl HeaderNameCache {
                 }
                 Name::Server => FieldAction::Server,
                 Name::Date => FieldAction::Date,
-                // A word to the server in front, which is us.
+                // Addressed to the server in front of the application, which is this one.
                 Name::Other if http::is_internal(part.text().as_bytes()) => FieldAction::Drop,
                 _ => FieldAction::Pass,
             };
@@ -44,7 +44,8 @@ impl HeaderNameCache {
     }
 
     fn of(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&str>) {
-        // The library writes such a name as its id; a worker that writes for itself may not, and is not the wiser for it.
+        // The worker library sends well-known names as ids; workers that write the protocol themselves may
+        // not.
         match field.known.or_else(|| Part::of_header(field.name)) {
             Some(part) => {
                 let (fate, text) = &self.0[usize::from(part.id())];
@@ -56,7 +57,7 @@ impl HeaderNameCache {
     }
 }
 
-/// X-Frame-Options for x-frame-options.
+/// Converts `x-frame-options` to `X-Frame-Options`.
 fn usual_spelling(name: &str) -> Box<str> {
     let words = name.split('-').map(|word| match word {
         "ch" | "csrf" | "dnt" | "gpc" | "ip" | "te" | "ua" | "xss" => word.to_ascii_uppercase(),
@@ -69,13 +70,13 @@ fn usual_spelling(name: &str) -> Box<str> {
     words.collect::<Vec<_>>().join("-").into()
 }
 
-/// A head that was checked.
+/// A validated head.
 #[derive(Debug)]
 pub(crate) struct AppResponse<'h> {
     pub(crate) status: Status,
-    /// `Content-Length`.
+    /// Value of `Content-Length`.
     pub(crate) length: Option<u64>,
-    /// `Transfer-Encoding: chunked`.
+    /// Whether `Transfer-Encoding: chunked` is present.
     pub(crate) chunked: bool,
     pub(crate) own: DefaultFields,
     fields: wire::WireFields<'h>,
@@ -85,7 +86,7 @@ impl<'h> AppResponse<'h> {
     /// Reads a head.
     ///
     /// # Errors
-    /// Why no response can be made of it, for the log.
+    /// Reason why the head cannot be used for a response, for the log.
     pub(crate) fn read(
         head: &'h [u8],
         header_names: &HeaderNameCache,
@@ -126,7 +127,8 @@ impl<'h> AppResponse<'h> {
         Ok(reply)
     }
 
-    /// Whether the application names a file of this server in place of its response, where it may: then it is passed on.
+    /// Whether the application names a file of this server in place of its response, and may do so. The name
+    /// is then passed on.
     pub(crate) fn names_file(&self, x: &mut Exchange<'_>) -> bool {
         if !x.may_name_file() {
             return false;
@@ -139,12 +141,12 @@ impl<'h> AppResponse<'h> {
         file.map(|file| x.name_file(file)).is_some()
     }
 
-    /// Writes the field lines that go to the client. True where one that names a file is left out.
+    /// Writes the field lines for the client. Returns whether one that names a file was left out.
     pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut Lines<'_>) -> bool {
         self.write_if(header_names, lines, |_| true)
     }
 
-    /// Writes those of them whose names are wanted; as [`AppResponse::write`].
+    /// Writes the field lines whose names satisfy the predicate; see [`AppResponse::write`].
     pub(crate) fn write_if(
         &self,
         header_names: &HeaderNameCache,
@@ -167,17 +169,17 @@ impl<'h> AppResponse<'h> {
     }
 }
 
-/// Whether a head switches protocols.
+/// Whether a response head has status 101 (Switching Protocols).
 pub(crate) fn accepts_upgrade(head: &[u8]) -> bool {
     wire::response(head).is_ok_and(|(code, _)| code == Status::SWITCHING_PROTOCOLS.code())
 }
 
-/// Trailer fields that may go to the client; the others are left out.
+/// Returns the trailer fields that may be sent to the client.
 pub(crate) fn trailers(bytes: &[u8], header_names: &HeaderNameCache) -> Fields {
     let mut trailers = Fields::new();
     for field in wire::WireFields(bytes).map_while(Result::ok) {
         if let (FieldAction::Pass, text) = header_names.of(&field) {
-            // What is not valid in a field cannot be sent, and the response has been.
+            // Invalid fields are left out, because the response was already sent.
             let _ = trailers.try_push(text.map_or(field.name, str::as_bytes), field.value);
         }
     }

@@ -1,4 +1,4 @@
-//! A request's head, written down for a worker.
+//! Encoding of request heads for workers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,36 +10,36 @@ use ring::wire::{self, FieldId as Part, TooLong};
 
 use crate::upgrade::UpgradeRequest;
 
-/// Where an application is mounted, and what of the path it is asked for.
+/// Mount point of an application, and the part of the path below it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mount<'m> {
-    /// What stands before `path`, without a slash at its end: `SCRIPT_NAME`. Empty at the root.
+    /// Part of the path before `path`, without a trailing slash: `SCRIPT_NAME`. Empty at the root.
     pub prefix: &'m [u8],
-    /// The rest of the path, decoded ([`Request::normal_path`]): `PATH_INFO`.
+    /// Rest of the path, decoded ([`Request::normal_path`]): `PATH_INFO`.
     pub path: &'m [u8],
-    /// `http` or `https`.
+    /// Scheme: `http` or `https`.
     pub scheme: &'m str,
-    /// The host and port for requests that name none.
+    /// Host and port for requests that name none.
     pub host: &'m [u8],
-    /// Which of several targets of the application is meant; empty for the one that it names first.
+    /// Selected target of an application with several targets; empty for the first one.
     pub target: &'m [u8],
-    /// More variables for environments as CGI has them, which no header field can set.
+    /// Additional CGI variables, which no header field can set.
     pub variables: &'m [(&'m str, &'m [u8])],
 }
 
-/// How the application learns that the client wants a WebSocket.
+/// The form in which a WebSocket handshake is passed to the application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SocketForm<'u> {
-    /// The client wants none, or the request states it by its own fields.
+    /// No handshake, or one in the request's own fields.
     Fields,
-    /// The server speaks WebSocket for the application.
+    /// The server implements WebSocket for the application.
     Served(&'u UpgradeRequest),
-    /// The application takes the connection over and expects the handshake of HTTP/1.1, but the request is an extended CONNECT of
-    /// HTTP/2, which has no such fields.
+    /// The application takes the connection over and expects a handshake of HTTP/1.1, but the request is an
+    /// extended CONNECT of HTTP/2, which lacks these fields.
     Handshake,
 }
 
-/// From the names that `http` knows to those that `ring` knows.
+/// Mapping from the names that `http` knows to those that `ring` knows.
 pub(crate) struct HeaderIds([Option<Part>; 256]);
 
 impl HeaderIds {
@@ -62,11 +62,11 @@ impl HeaderIds {
     }
 }
 
-/// Writes a request's head. `length` is that of the body where it is known otherwise than by its field: then it was
-/// chunked, and is no longer. `port` is the one that the client connected to.
+/// Encodes a request's head. `length` is the length of a body that was received completely but has no
+/// `Content-Length`. `port` is the local port of the connection.
 ///
 /// # Errors
-/// A field longer than any head that the server reads.
+/// A field is longer than any head that the server reads.
 pub(crate) fn encode(
     into: &mut Vec<u8>,
     request: &Request<'_>,
@@ -112,19 +112,19 @@ pub(crate) fn encode(
     for field in &head.fields {
         let (id, name, value) = (field.id, field.name.of(bytes), field.value.of(bytes));
         match id {
-            // Only a trusted proxy says who the client is: frameworks believe these fields.
+            // Only a trusted proxy may name the client, because frameworks trust these fields.
             _ if forwarded::dialect_of(id, name).is_some_and(|dialect| vouched != Some(dialect))
                 && !head.is_own(field) => {}
-            // As variables these two look the same as others: `A_B` from `A-B`, and `HTTP_PROXY` from the
-            // variable that programs take their proxy from.
+            // As CGI variables, these two could not be distinguished from others: `A_B` from `A-B`, and
+            // `HTTP_PROXY` from the variable that configures a program's proxy.
             Name::Other if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") => {}
-            // Where our files are is not for clients to say: `Rack::Sendfile` would believe them.
+            // Clients must not name file locations: `Rack::Sendfile` would trust them.
             Name::Other if http::is_internal(name) => {}
-            // The server has written its own.
+            // The server writes its own key.
             Name::SecWebsocketKey if is_handshake => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
             Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
-            // A target in absolute form says which host is meant, and `Host` does not count (RFC 9112 section 3.2.2).
+            // The authority of a target in absolute form replaces `Host` (RFC 9112 section 3.2.2).
             Name::Host if !request.authority().is_empty() => {
                 names.put(into, id, name, request.authority())?
             }
@@ -133,7 +133,7 @@ pub(crate) fn encode(
     }
     let is_unsized = request.body() == BodySize::Unknown && length.is_none();
     if is_unsized && request.field(Name::TransferEncoding).is_none() {
-        // Workers take this for the sign of a body whose length nobody knows, whatever carried it.
+        // For workers this marks a body of unknown length, whatever the client's HTTP version.
         names.put(into, Name::TransferEncoding, b"transfer-encoding", b"chunked")?;
     }
     if let Some(length) = length {
@@ -144,7 +144,7 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Variables of the connection and of the client's certificate, by the names that configurations of nginx and Apache give them.
+/// Variables of the connection and of the client's certificate, named as usual with nginx and Apache.
 const CLIENT_VARIABLES: [(&[u8], TlsVariable); 7] = [
     (b"SSL_PROTOCOL=", TlsVariable::Version),
     (b"SSL_CIPHER=", TlsVariable::Cipher),
@@ -155,8 +155,8 @@ const CLIENT_VARIABLES: [(&[u8], TlsVariable); 7] = [
     (b"SSL_CLIENT_FINGERPRINT=", TlsVariable::ClientFingerprint),
 ];
 
-/// `HTTPS`, those of the mount, and the client's certificate where the site asks for one. No header field can set them: those have `HTTP_`
-/// before their names.
+/// Writes `HTTPS`, the variables of the mount, and those of the client's certificate if the site requests
+/// one. Header fields cannot set them, because their variables begin with `HTTP_`.
 fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -> Result<(), TooLong> {
     if mount.scheme == "https" {
         wire::put(into, Part::VARIABLE, b"HTTPS=on")?;
@@ -174,7 +174,7 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
         text.clear();
         text.extend_from_slice(name);
         session.write(variable, &mut text);
-        // Without a certificate only that there is none.
+        // Variables without a value are left out.
         if text.len() > name.len() {
             wire::put(into, Part::VARIABLE, &text)?;
         }
@@ -188,8 +188,9 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
     Ok(())
 }
 
-/// The path and the query percent-encoded, in origin-form: the path is the same as the decoded one, so that applications
-/// that go by the one see what those see that go by the other. Where a route has rewritten them, it is what the client has sent.
+/// Writes path and query, percent-encoded, in origin-form. The path is equivalent to the decoded one, so that
+/// applications see the same path whichever variable they use. If a route has rewritten the target, this is
+/// the target that the client sent.
 fn put_target(into: &mut Vec<u8>, request: &Request<'_>) -> Result<(), TooLong> {
     let (head, bytes) = request.head();
     let (parts, whole) = (head.sent_parts(bytes), request.sent_target());
@@ -230,8 +231,8 @@ fn put_peer(into: &mut Vec<u8>, peer: Peer) -> Result<(), TooLong> {
     wire::put(into, Part::REMOTE_PORT, &text.0)
 }
 
-/// `SERVER_NAME` is the host that the client has named, `SERVER_PORT` the port that the request came in on, whatever `Host` says of it
-/// (RFC 3875 section 4.1.15): programs take 443 for TLS.
+/// Writes `SERVER_NAME`, the host that the client named, and `SERVER_PORT`, the port on which the request
+/// arrived regardless of `Host` (RFC 3875 section 4.1.15). Programs take 443 as a sign of TLS.
 fn put_host(
     into: &mut Vec<u8>,
     authority: &[u8],
@@ -247,14 +248,14 @@ fn put_host(
             text.number(port);
             &text.0
         }
-        // A Unix socket has none.
+        // A Unix socket has no port.
         None if mount.scheme == "https" => &b"443"[..],
         None => b"80",
     };
     wire::put(into, Part::SERVER_PORT, port)
 }
 
-/// A short text.
+/// Short text under construction.
 struct ShortText(Vec<u8>);
 
 impl Default for ShortText {

@@ -17,31 +17,32 @@ use crate::outcome::{LoadError, LoadResults};
 use crate::process::{AppSnapshot, WorkerExit};
 use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
 
-/// The interval of regular checks.
+/// Interval of regular checks.
 const ROUND: Duration = Duration::from_secs(1);
-/// Memory is checked less often, because the kernel has to walk the process's pages for it.
+/// Number of rounds between memory checks, which are expensive because the kernel has to walk the process's
+/// pages.
 const WORN_ROUNDS: u32 = 5;
-/// How often workers that wait for requests are woken to handle their signals.
+/// Number of rounds after which workers that wait for requests are woken to handle their signals.
 const SIGNAL_ROUNDS: u32 = 4;
-/// The longest pause before a damaged channel is replaced, and the time after which a sound one counts as reliable
-/// again.
+/// Longest pause before a damaged channel is replaced, and the time after which an intact one counts as
+/// reliable again.
 const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What the supervisor shares with the status.
+/// State of the supervisor that is shared with the status.
 #[derive(Default)]
 pub(crate) struct SupervisorStatus {
-    /// Held by the one who asks.
+    /// Held during a snapshot request, so that there is only one at a time.
     pub(crate) asking: Mutex<()>,
-    /// Where to send how it stands, and whether with its processes, if someone has asked.
+    /// Receiver of the requested snapshot, and whether it includes the processes.
     pub(crate) look: Mutex<Option<(std::sync::mpsc::SyncSender<AppSnapshot>, bool)>>,
-    /// Workers that have ended, by [`WorkerExit`].
+    /// Number of workers that have ended, indexed by [`WorkerExit`].
     pub(crate) exits: [AtomicU64; WorkerExit::ALL.len()],
 }
 
 /// The role of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationRole {
-    /// It will serve when it is ready.
+    /// Serves as soon as it is ready.
     Coming,
     Serving,
     /// Replaced; this number of cores still has requests in it.
@@ -49,7 +50,7 @@ enum GenerationRole {
     Dismissed,
 }
 
-/// One application's supervisor.
+/// Supervisor of one application.
 pub(crate) struct Supervisor {
     options: Arc<Options>,
     app_log: AppLog,
@@ -60,14 +61,15 @@ pub(crate) struct Supervisor {
     orphans: Orphans,
     outcome: LoadResults,
     number: u64,
-    /// The application does not load, and the cores know it.
+    /// Whether the cores were told that the application cannot be loaded.
     down: bool,
-    /// The last failure to load: of which generation, its error text (at most 32 KiB), and how often it has happened.
+    /// The last load failure: its generation, its error text (at most 32 KiB), and how often it has occurred.
     load_failure: Option<(u64, String, u64)>,
-    /// Since when there are more workers than needed.
+    /// Time since which there are more workers than needed.
     slack_since: Option<Instant>,
     stopping: Option<Instant>,
-    /// Channels that replaced damaged ones in short succession, and when the next one may.
+    /// Number of damaged channels replaced in short succession, and the time of the next possible
+    /// replacement.
     renewals: u32,
     renew_at: Instant,
     round: u32,
@@ -99,7 +101,7 @@ impl Supervisor {
             renew_at: Instant::now(),
             round: 0,
         };
-        // Requests may arrive before the first worker is ready: they wait in the channel.
+        // Requests that arrive before the first worker is ready wait in the channel.
         let worker_pool = supervisor.worker_pool()?;
         supervisor.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
         supervisor.worker_pools.push((GenerationRole::Serving, worker_pool));
@@ -117,7 +119,7 @@ impl Supervisor {
         self.inboxes.iter().filter(|inbox| inbox.send(notice.clone())).count()
     }
 
-    /// Runs until it gets `Stop` and no process is left.
+    /// Runs until it receives `Stop` and no process is left.
     pub(crate) fn run(mut self) {
         let mut next_round = Instant::now();
         loop {
@@ -133,7 +135,7 @@ impl Supervisor {
             }
             self.settle(now);
             if let (Some(until), true) = (self.stopping, self.worker_pools.is_empty()) {
-                // Copies that workers have forked, and that did not end with them.
+                // Processes that workers have forked, and that did not end with them.
                 return self.orphans.end(until, &self.app_log);
             }
             if let Err(error) = self.wait(next_round) {
@@ -144,7 +146,7 @@ impl Supervisor {
                 self.obey(order);
             }
             if let Some((asker, has_processes)) = lock(&self.board.look).take() {
-                // The receiver may have given up.
+                // The receiver may have been dropped.
                 let _ = asker.try_send(self.snapshot(has_processes));
             }
         }
@@ -161,7 +163,7 @@ impl Supervisor {
         }
     }
 
-    /// Sleeps until an event or a deadline, and handles what the processes have sent.
+    /// Sleeps until an event or a deadline, and handles the input from the processes.
     fn wait(&mut self, next_round: Instant) -> io::Result<()> {
         #[derive(Clone, Copy)]
         enum SupervisorWork {
@@ -296,7 +298,8 @@ impl Supervisor {
         }
     }
 
-    /// Logs a failure in full once; when the same generation fails the same way again, a short line at the 2nd, 4th, 8th … time.
+    /// Logs a load failure in full once; if the same generation fails in the same way again, logs a short
+    /// line at the 2nd, 4th, 8th … time.
     fn log_not_loaded(&mut self, generation: u64, text: &str) {
         match &mut self.load_failure {
             Some((failed, known, times)) if *failed == generation && differ_in_digits_alone(known, text) => {
@@ -319,7 +322,7 @@ impl Supervisor {
         self.worker_pools.iter().any(|(role, _)| *role == GenerationRole::Coming)
     }
 
-    /// Whether a worker of the generation that serves can answer.
+    /// Whether a worker of the current generation can serve requests.
     fn serves(&self) -> bool {
         self.worker_pools
             .iter()
@@ -356,7 +359,7 @@ impl Supervisor {
                 let under_way = self.is_coming() || !self.serves();
                 self.outcome.ask(asker, under_way);
             }
-            // The sender is dropped: the receiver gets an error.
+            // The sender is dropped, so the receiver gets an error.
             SupervisorCommand::Await(_) => {}
             SupervisorCommand::Stop => {
                 self.outcome.close();
@@ -417,7 +420,7 @@ impl Supervisor {
         if let Some(options) = options {
             self.options = Arc::new(*options);
         }
-        // A generation that has not started by now never will.
+        // Generations that are not ready yet will not be started.
         for at in 0..self.worker_pools.len() {
             if self.worker_pools[at].0 == GenerationRole::Coming {
                 self.dismiss(at);
@@ -434,8 +437,8 @@ impl Supervisor {
         }
     }
 
-    /// Replaces the channel if the one that serves is damaged; with longer and longer pauses if that happens
-    /// repeatedly.
+    /// Replaces the channel of the current generation if it is damaged, with increasing pauses if that
+    /// happens repeatedly.
     fn renew(&mut self, now: Instant) {
         let mut current = self
             .worker_pools
@@ -463,7 +466,7 @@ impl Supervisor {
         self.reload(None);
     }
 
-    /// Requests wait: starts one more worker, unless one is starting already.
+    /// Starts one more worker for waiting requests, unless one is starting already.
     fn grow(&mut self) {
         let max = self.options.workers.max;
         self.slack_since = None;
@@ -478,7 +481,7 @@ impl Supervisor {
         }
     }
 
-    /// Checks for workers that must be recycled, and for more workers than needed.
+    /// Recycles worn workers and stops workers that are not needed.
     fn look_around(&mut self, now: Instant) {
         let worker_pools = &mut self.worker_pools;
         let mut ended = |pid, status| {
@@ -519,7 +522,7 @@ impl Supervisor {
     }
 }
 
-/// Whether two reports are the same but for times, process ids and their like.
+/// Whether two reports differ only in digits, as in times and process ids.
 fn differ_in_digits_alone(one: &str, other: &str) -> bool {
     let without = |text: &str| text.split(|c: char| c.is_ascii_digit()).collect::<String>();
     without(one) == without(other)

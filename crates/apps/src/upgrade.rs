@@ -1,4 +1,4 @@
-//! A client's wish to switch to WebSocket (RFC 6455 section 4.2.1): read, and answered.
+//! Parsing of WebSocket handshakes (RFC 6455 section 4.2.1), and the response to them.
 
 use http::{Fields, Method, Status, scan};
 use net::{Request, websocket};
@@ -8,15 +8,15 @@ use crate::deflate::{self, Agreement};
 /// A valid WebSocket handshake.
 #[derive(Debug)]
 pub(crate) struct UpgradeRequest {
-    /// The value of `Sec-WebSocket-Accept`; none over HTTP/2.
+    /// Value of `Sec-WebSocket-Accept`; `None` over HTTP/2.
     pub(crate) accept: Option<[u8; 28]>,
-    /// The subprotocols that the client can speak, as it lists them; of several fields, with commas between.
+    /// Subprotocols offered by the client, as listed; multiple fields are joined with commas.
     pub(crate) protocols: Vec<u8>,
-    /// How messages can be compressed, where the client offers that.
+    /// Negotiated compression, if the client offers it.
     pub(crate) deflate: Option<Agreement>,
 }
 
-/// Why a WebSocket handshake is refused.
+/// The reason why a WebSocket handshake is refused.
 #[derive(Debug, PartialEq)]
 pub(crate) struct UpgradeRefusal {
     pub(crate) status: Status,
@@ -24,7 +24,7 @@ pub(crate) struct UpgradeRefusal {
     pub(crate) fields: Fields,
 }
 
-/// The WebSocket handshake of a request; `None` for an ordinary request.
+/// Returns the WebSocket handshake of a request; `None` for an ordinary request.
 ///
 /// # Errors
 /// The request asks for a WebSocket, but the handshake is invalid.
@@ -60,13 +60,14 @@ pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeReq
     Ok(Some(UpgradeRequest { accept, protocols, deflate }))
 }
 
-/// Whether a request wants a WebSocket, but has no handshake of HTTP/1: it is an extended CONNECT (RFC 8441 section 5).
+/// Whether a request is for a WebSocket but has no HTTP/1 handshake: an extended CONNECT (RFC 8441 section
+/// 5).
 pub(crate) fn lacks_handshake(request: &Request<'_>) -> bool {
     let (head, bytes) = request.head();
     !head.protocol.is_empty() && head.protocol.of(bytes).eq_ignore_ascii_case(b"websocket")
 }
 
-/// Whether a field of the answer belongs to the handshake, which is the server's affair.
+/// Whether a response field belongs to the handshake, which the server writes itself.
 pub(crate) fn is_of_handshake(name: &[u8]) -> bool {
     [&b"sec-websocket-accept"[..], b"sec-websocket-extensions"]
         .iter()

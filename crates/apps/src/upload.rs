@@ -1,4 +1,4 @@
-//! A request's body on its way to a worker.
+//! Request bodies on their way to a worker.
 
 use std::sync::Arc;
 
@@ -8,39 +8,39 @@ use ring::Error;
 use crate::dispatcher::PendingRequest;
 use crate::options::Options;
 
-/// Bytes that are written to a file, or read from it, together.
+/// Bytes per write to, or read from, the temporary file.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// What is kept in memory of a body while that is short.
+/// Bytes of a short body that are kept in memory.
 const AHEAD_BYTES_SHORT: usize = 32 * 1024;
 
-/// A body: what of it has been read from the client and not yet been handed over. That is what `ahead` has beyond `given`,
-/// then what the file has, then `rest`.
+/// A body: the part that was read from the client and not yet passed on. That is `ahead` from `given` on,
+/// followed by the contents of the file, followed by `rest`.
 pub(crate) struct Upload {
     ahead: Vec<u8>,
-    /// How much of `ahead` the worker has.
+    /// Number of bytes of `ahead` that the worker has.
     given: usize,
-    /// The body, from its beginning, where it is longer than what is kept in memory; `ahead` was read from there.
+    /// The body from its beginning, if it is longer than what is kept in memory; `ahead` was read from it.
     file: Option<Box<SpillFile>>,
-    /// What the file had no room for.
+    /// Bytes for which the file had no room.
     rest: Vec<u8>,
-    /// Bytes of the body, where the client has sent all of it.
+    /// Length of the body in bytes, if the client has sent all of it.
     length: Option<u64>,
-    /// Whether the worker's side knows its end.
+    /// Whether the end of the body was passed on to the worker.
     ended: bool,
-    /// Whether it can be handed over again from its beginning.
+    /// Whether the body can be sent to another worker from its beginning.
     whole: bool,
 }
 
-/// How much of a body is read before a worker is asked.
+/// Extent to which a body is read before a worker gets the request.
 pub(crate) struct Ahead {
     bytes_max: usize,
-    /// Whether a worker is asked only then; otherwise it gets the body as it arrives.
+    /// Whether the request waits until the body was read; otherwise the worker gets the body as it arrives.
     waits: bool,
     quota: Option<Arc<SpillQuota>>,
 }
 
 impl Ahead {
-    /// As little as there can be.
+    /// Reads as little as possible ahead.
     pub(crate) fn none() -> Ahead {
         Ahead { bytes_max: 0, waits: true, quota: None }
     }
@@ -52,7 +52,7 @@ impl Ahead {
 }
 
 impl Upload {
-    /// That of a request without one.
+    /// Creates the upload of a request without a body.
     pub(crate) fn empty() -> Upload {
         Upload {
             ahead: Vec::new(),
@@ -65,11 +65,11 @@ impl Upload {
         }
     }
 
-    /// Reads the beginning of the body, or all of it if there is room in a temporary file, before a worker gets the request.
-    /// If there was not enough room, the returned error says why.
+    /// Reads the beginning of the body, or all of it if there is room in a temporary file, before a worker
+    /// gets the request. If there was not enough room, the returned text says why.
     ///
     /// # Errors
-    /// The client's.
+    /// Errors of the client's connection.
     pub(crate) async fn begin(
         x: &mut Exchange<'_>,
         ahead: &Ahead,
@@ -100,14 +100,14 @@ impl Upload {
                 upload.length = None;
                 return match &ahead.quota {
                     None => Ok((upload, None)),
-                    // Boxed, as it is seldom.
+                    // Boxed, because this is rare.
                     Some(quota) => Box::pin(upload.spill(x, quota)).await,
                 };
             }
         }
     }
 
-    /// Reads all of the body into a file, as far as there is room.
+    /// Reads the body into a file, as far as there is room.
     async fn spill(
         mut self,
         x: &mut Exchange<'_>,
@@ -142,15 +142,15 @@ impl Upload {
         Ok((self, why))
     }
 
-    /// Whether it is in a file.
+    /// Whether the body is in a file.
     pub(crate) fn is_buffered(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The worker gets the body from its beginning; once more where another one did not take it.
+    /// Rewinds the body to its beginning, because another worker did not accept it.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub(crate) async fn rewind(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
         (self.given, self.ended) = (0, false);
         if let Some(file) = &mut self.file {
@@ -160,56 +160,57 @@ impl Upload {
         Ok(())
     }
 
-    /// The first bytes to hand over.
+    /// Returns the first bytes to pass on.
     pub(crate) fn ahead(&self) -> &[u8] {
         &self.ahead
     }
 
-    /// What it holds of memory.
+    /// Memory in use, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.ahead.capacity()
     }
 
-    /// Whether those, or the last piece of them, are all there is.
+    /// Whether `ahead` holds the last bytes of the body.
     pub(crate) fn is_last(&self) -> bool {
         self.length.is_some() && !self.has_more()
     }
 
-    /// Bytes of the body, where all of it is here.
+    /// Length of the body in bytes, if all of it was received.
     pub(crate) fn length(&self) -> Option<u64> {
         self.length
     }
 
-    /// Whether the request can be handed to another worker from the beginning.
+    /// Whether the request can be passed to another worker from the beginning.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// How much was taken with the request; with the last byte the end was, too.
+    /// Records that `taken` bytes were passed on with the request; if that is the entire body, so was its
+    /// end.
     pub(crate) fn begun(&mut self, taken: usize) {
         self.given = taken;
         self.ended = self.is_last() && taken == self.ahead.len();
     }
 
-    /// Whether the worker has all of it.
+    /// Whether the worker has the entire body.
     pub(crate) fn is_given(&self) -> bool {
         self.ended
     }
 
-    /// Whether the client is the one to wait for.
+    /// Whether more input from the client is needed.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.length.is_none() && !self.has_more() && self.given == self.ahead.len()
     }
 
-    /// Whether more is here than `ahead`.
+    /// Whether there is buffered data beyond `ahead`.
     fn has_more(&self) -> bool {
         !self.rest.is_empty() || self.file.as_ref().is_some_and(|file| file.unread() > 0)
     }
 
-    /// Moves as much as can be moved now, from the client to the worker.
+    /// Transfers as much as currently possible from the client to the worker.
     ///
     /// # Errors
-    /// The client's, or the file system's.
+    /// Errors of the client's connection, or of the file system.
     pub(crate) async fn proceed(
         &mut self,
         x: &mut Exchange<'_>,
@@ -227,7 +228,7 @@ impl Upload {
                         self.given += taken;
                         self.ended = self.is_last();
                     }
-                    // The end of the answer gives the reason.
+                    // The end of the response gives the reason.
                     Err(Error::Void | Error::WorkerFault(_)) => self.ended = true,
                 }
                 continue;
@@ -248,19 +249,19 @@ impl Upload {
             }
         }
         if !x.request().method().is_idempotent() {
-            // Nobody will ask for it again.
+            // The request cannot be retried.
             self.file = None;
         }
         Ok(())
     }
 
-    /// The next piece of what is here.
+    /// Loads the next piece of the buffered data into `ahead`.
     async fn take_more(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
         self.given = 0;
         match &mut self.file {
             Some(file) if file.unread() > 0 => {
                 let into = std::mem::take(&mut self.ahead);
-                // Boxed, as it is seldom.
+                // Boxed, because this is rare.
                 self.ahead = Box::pin(file.read(x.core(), into, BLOCK_BYTES)).await?;
             }
             _ => {

@@ -1,10 +1,11 @@
-//! A WebSocket: frames on the client's side, records on the worker's.
+//! WebSocket sessions: frames to and from the client, records to and from the worker.
 //!
-//! The server, not the worker, reads and writes frames: so pings and idle clients wake no worker, a message that is too
-//! long or not UTF-8 never reaches an application, a half-open connection occupies no worker, and all languages share
-//! one implementation. The price is one more copy of each message to the client.
+//! The server, not the worker, reads and writes frames. Therefore pings and idle clients wake no worker, a
+//! message that is too long or not UTF-8 never reaches an application, a half-open connection occupies no
+//! worker, and all languages share one implementation. The cost is one more copy of each message to the
+//! client.
 //!
-//! The memory of one socket is bounded, whatever its client sends and does not read:
+//! The memory of one socket is bounded, whatever its client sends or does not read:
 //!
 //! - from the client: one message (`message_bytes_max`), or the one before it on its way to the worker; the bytes read
 //!   after it (at most [`READ_BYTES_LONG`]); one inflater while a compressed message is incomplete;
@@ -62,9 +63,9 @@ const VANISHED: u16 = 1006;
 const IDLE_FRAMES_MAX: u64 = 1_000;
 const IDLE_FRAMES_PER_S: u64 = 100;
 
-/// The remaining budget of frames without content.
+/// Remaining number of frames without content.
 struct FrameBudget {
-    /// In thousandths of a frame.
+    /// Budget in thousandths of a frame.
     left: u64,
     at_ms: u64,
 }
@@ -74,7 +75,7 @@ impl FrameBudget {
         FrameBudget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
     }
 
-    /// Spends one frame; false if nothing is left.
+    /// Deducts one frame; false if the budget is exhausted.
     fn pay(&mut self, now_ms: u64) -> bool {
         let earned = now_ms.saturating_sub(self.at_ms).saturating_mul(IDLE_FRAMES_PER_S);
         let left = self.left.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
@@ -84,7 +85,7 @@ impl FrameBudget {
     }
 }
 
-/// A socket, from its acceptance to its end.
+/// A WebSocket, from its acceptance to its end.
 pub(crate) struct WebSocketSession<'s> {
     limits: WebSockets,
     ahead_bytes: usize,
@@ -95,16 +96,17 @@ pub(crate) struct WebSocketSession<'s> {
     /// Bytes read from the client, and the position up to which they are parsed.
     rest: Vec<u8>,
     rest_at: usize,
-    /// The answer to the last ping.
+    /// The reply to the last ping.
     pong: Option<Vec<u8>>,
-    /// Records for the worker, and how much of them it has got.
+    /// Records for the worker, and the number of bytes that it has received.
     up: Vec<u8>,
     up_at: usize,
     /// Records from the worker.
     records: RecordReader,
     /// Bytes moved since other tasks ran.
     moved_bytes: usize,
-    /// Bytes written to the client's connection, how many of them it had read at the last check, and the time of that.
+    /// Bytes written to the client's connection, the number of them read by the client at the last check, and
+    /// the time of that.
     put_bytes: u64,
     taken_bytes: u64,
     taken_ms: u64,
@@ -155,8 +157,8 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// Relays messages in both directions until both sides have ended. `body` is what the worker has already sent with
-    /// its head; with `last` there is no more.
+    /// Relays messages in both directions until both sides have ended. `body` is the data that the worker
+    /// sent with its head; `last` if there is no more.
     ///
     /// # Errors
     /// Errors of the client's connection.
@@ -175,7 +177,7 @@ impl<'s> WebSocketSession<'s> {
         loop {
             let before = (self.is_reported(), self.has_closed());
             let was_held = self.is_held_back(x);
-            // Bytes written from now on have a new deadline.
+            // Bytes written after this get a new deadline.
             self.note_progress(x);
             let mut moved =
                 self.read_client(x, pending) | self.write_worker(pending) | self.read_worker(x, pending);
@@ -184,8 +186,8 @@ impl<'s> WebSocketSession<'s> {
                 self.cut_off();
             }
             self.note_progress(x);
-            // The worker must get the close, and its records need not wait any more; nor must what waited for the
-            // client.
+            // The worker must receive the close, and neither its records nor data held back by the client's
+            // backlog need to wait any more.
             moved |= before != (self.is_reported(), self.has_closed()) || (was_held && !self.is_held_back(x));
             if self.is_over() && self.worker_output == WorkerOutput::Ended {
                 return match self.client_output {
@@ -202,7 +204,7 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// Whether the last record for the worker was queued.
+    /// Whether the last record for the worker was enqueued.
     fn is_reported(&self) -> bool {
         self.worker_input != WorkerInput::Open
     }
@@ -212,12 +214,12 @@ impl<'s> WebSocketSession<'s> {
         self.client_output != ClientOutput::Open
     }
 
-    /// Whether the client has to read before more is read from it.
+    /// Whether the client's backlog must shrink before more is read from the client.
     fn is_held_back(&self, x: &Exchange<'_>) -> bool {
         x.backlog() > x.ahead_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
     }
 
-    /// Memory that it holds, in addition to the response kept for the client.
+    /// Memory in use, in addition to the output buffered for the client.
     fn held_bytes(&self) -> usize {
         self.up.capacity() + self.rest.capacity() + self.inbound.held_bytes()
     }
@@ -228,7 +230,7 @@ impl<'s> WebSocketSession<'s> {
             return false;
         }
         if self.is_held_back(x) {
-            // The silence was not the client's.
+            // The server was not reading, so the client was not idle.
             (self.received_ms, self.pinged) = (x.core().now_ms(), false);
             return false;
         }
@@ -291,7 +293,7 @@ impl<'s> WebSocketSession<'s> {
                     self.pong = Some(self.inbound.control().to_vec());
                     self.pay(x);
                 }
-                // The record of the close is the last one.
+                // No record may follow the close.
                 Ok(ReceivedFrame::Message(record)) if !self.is_reported() => self.up = record,
                 Ok(ReceivedFrame::Message(_)) => {}
                 Ok(ReceivedFrame::Close(close)) => self.on_close(x, close),
@@ -302,7 +304,7 @@ impl<'s> WebSocketSession<'s> {
         bytes.len() - rest.len()
     }
 
-    /// The incomplete message has grown: charges its memory at once, and fails if all memory is used.
+    /// Charges the memory of an incomplete message that has grown; fails if all memory is used.
     fn weigh_growth(&mut self, x: &mut Exchange<'_>) {
         x.hold(self.held_bytes());
         if x.core().memory().pressure() == Pressure::Exhausted {
@@ -326,12 +328,12 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// The client closes, or answers a close.
+    /// Handles a close from the client, which may answer a close of the server.
     fn on_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
         self.answer_ping(x);
         if !self.has_closed() {
             self.client_output = ClientOutput::Closed;
-            // The same code and reason.
+            // Echo the code and reason.
             let answer = self.inbound.control().to_vec();
             self.put(x, FIN | frame::CLOSE, &answer);
         }
@@ -340,7 +342,7 @@ impl<'s> WebSocketSession<'s> {
         self.client_input = ClientInput::Ended;
     }
 
-    /// The last record for the worker.
+    /// Queues the last record for the worker.
     fn report(&mut self, code: u16, reason: &str) {
         if !self.is_reported() {
             self.worker_input = WorkerInput::Closing;
@@ -348,14 +350,14 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// The client violated the protocol: it gets a close, and nothing more is read from it.
+    /// Handles a protocol violation: sends a close and discards all further input from the client.
     fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
         self.close(x, code, reason);
         self.report(code, reason);
         self.client_input = self.client_input.max(ClientInput::Discarded);
     }
 
-    /// The client has disconnected.
+    /// Handles a disconnect of the client.
     fn lost(&mut self) {
         self.report(VANISHED, "");
         self.client_input = ClientInput::Ended;
@@ -363,7 +365,7 @@ impl<'s> WebSocketSession<'s> {
         self.inbound.discard();
     }
 
-    /// The client has disconnected, and nothing can be sent to it.
+    /// Handles a disconnect after which nothing can be sent to the client.
     fn cut_off(&mut self) {
         self.client_output = ClientOutput::Broken;
         self.lost();
@@ -374,14 +376,14 @@ impl<'s> WebSocketSession<'s> {
         self.has_closed() && self.client_input == ClientInput::Ended
     }
 
-    /// Sends a close, once.
+    /// Sends a close frame, unless one was sent already.
     fn close(&mut self, x: &mut Exchange<'_>, code: u16, reason: &str) {
         if self.has_closed() {
             return;
         }
         self.client_output = ClientOutput::Closed;
         self.closed_ms = x.core().now_ms();
-        // A code that no frame may carry is an error of the application.
+        // Invalid close codes are an error of the application.
         let code = if frame::is_close_code(code) { code } else { FAILED };
         self.put(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
         self.inbound.discard();
@@ -402,7 +404,7 @@ impl<'s> WebSocketSession<'s> {
             return false;
         }
         let rest = &self.up[self.up_at..];
-        // Nothing is read any more after the end of the response.
+        // The worker reads nothing after the end of its response.
         let taken = match self.worker_output {
             WorkerOutput::Ended => rest.len(),
             _ => pending.push(rest, self.is_reported()).unwrap_or(rest.len()),
@@ -414,7 +416,7 @@ impl<'s> WebSocketSession<'s> {
             if self.is_reported() {
                 self.worker_input = WorkerInput::Closed;
             }
-            // Nothing was read from the client meanwhile.
+            // The client was not read from meanwhile.
             (self.received_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
@@ -437,8 +439,8 @@ impl<'s> WebSocketSession<'s> {
                     self.worker_output = WorkerOutput::Ended;
                 }
                 match received.part {
-                    // It got the close and continues to send, because it never receives. Its next send fails: the
-                    // request is cancelled.
+                    // The worker has received the close and continues to send, because it never receives. Its
+                    // next send fails, because the request is cancelled.
                     Part::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
                         self.worker_output = WorkerOutput::Ended;
                     }
@@ -463,7 +465,7 @@ impl<'s> WebSocketSession<'s> {
         !matches!(received, Ok(None))
     }
 
-    /// The worker violated the protocol: nothing more is read from it.
+    /// Handles a protocol violation of the worker: nothing more is read from it.
     fn broke(&mut self, x: &mut Exchange<'_>, why: &str) {
         self.app_log.report(AppLogLevel::Error, why);
         self.worker_output = WorkerOutput::Ended;
@@ -493,7 +495,7 @@ impl<'s> WebSocketSession<'s> {
         }
     }
 
-    /// Notes how much the client has read.
+    /// Records how much the client has read.
     fn note_progress(&mut self, x: &Exchange<'_>) {
         let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
         if x.backlog() == 0 || taken_bytes > self.taken_bytes {
@@ -516,7 +518,8 @@ impl<'s> WebSocketSession<'s> {
             return self.close(x, code, "");
         }
         if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
-            // It reads nothing, so a close would not reach it. The application gets as long to end as after a close.
+            // The client reads nothing, so a close would not reach it. The application gets the same time to
+            // end as after a close.
             self.report(VANISHED, "");
             (self.client_output, self.closed_ms) = (ClientOutput::Broken, now_ms);
             return;
@@ -539,7 +542,7 @@ impl<'s> WebSocketSession<'s> {
         let client = Interest::of(reads, writes);
         let look_ms = match self.has_closed() {
             true => CLOSE_MS,
-            // The end of the server or of the generation wakes it.
+            // The end of the server or of the generation wakes the task.
             false => self.limits.idle_ms / 4,
         };
         x.shed();
@@ -547,7 +550,8 @@ impl<'s> WebSocketSession<'s> {
         if self.worker_output == WorkerOutput::Ended {
             return client_or_time(x, client, look_ms).await;
         }
-        // When nothing reaches the client any more, the application has a time to end, which its sends do not extend.
+        // Once nothing reaches the client any more, the application's time to end is limited, whatever it
+        // sends.
         if !self.is_over() {
             pending.expect(Deadline::Look(look_ms));
         } else if self.worker_output == WorkerOutput::Open {
@@ -580,7 +584,7 @@ mod tests {
     fn frames_that_bring_nothing_have_a_rate() {
         let mut budget = FrameBudget::new(5_000);
         assert_eq!((0..2_000).filter(|_| budget.pay(5_000)).count(), 1_000);
-        // A hundred a second for ever.
+        // The budget of 100 frames per second is never exceeded.
         assert!((1..1_000).all(|at| budget.pay(5_000 + 10 * at)));
         assert_eq!((0..2_000).filter(|_| budget.pay(3_600_000)).count(), 1_000);
     }

@@ -30,13 +30,13 @@ pub(crate) enum ProcessRole {
 /// An event of a worker pool, for the supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PoolEvent {
-    /// A worker can answer.
+    /// A worker is ready to serve.
     Ready,
-    /// The application does not load; its error text.
+    /// The application cannot be loaded; its error text.
     NotLoaded(String),
-    /// The worker at this place is dead: the cores have to release its requests.
+    /// The worker at this place died: the cores have to release its requests.
     Died { place: usize, by_itself: bool, exit: WorkerExit },
-    /// A process was started, in a group of its own.
+    /// A process was started, in a process group of its own.
     Started(Pid),
 }
 
@@ -48,7 +48,7 @@ enum WorkerState {
     Recycling,
     /// Asked to leave.
     Leaving,
-    /// Leaves by itself.
+    /// Ends by itself.
     Ending,
     /// Was asked to end.
     Killed,
@@ -58,28 +58,28 @@ struct WorkerProcess {
     child: ChildProcess,
     state: WorkerState,
     since: Instant,
-    /// When its time for the state is over.
+    /// Deadline of the current state.
     due: Option<Instant>,
     age_max: Option<Duration>,
     memory_max: Option<u64>,
-    /// Requests that timed out and that its event loop has not ended yet.
+    /// Number of timed-out requests that the worker's event loop has not ended yet.
     overdue: usize,
-    /// When it is killed for that, if the core that watched it has shut down.
+    /// Time at which the worker is killed for overdue requests, if the core that watched them has ended.
     overdue_until: Option<Instant>,
-    /// The last sign of life of each thread.
+    /// Last observed progress of each thread.
     progress: Vec<ThreadProgress>,
 }
 
-/// The last sign of life of a worker's thread.
+/// Last observed progress of a worker's thread.
 #[derive(Clone, Copy)]
 struct ThreadProgress {
-    /// How often it had looked for requests by then.
+    /// Number of polls for requests at that time.
     looks: u32,
     at: Instant,
 }
 
 impl WorkerProcess {
-    /// Whether it answers, and is to.
+    /// Whether the worker accepts requests.
     fn is_sound(&self) -> bool {
         self.state == WorkerState::Ready && self.overdue == 0
     }
@@ -88,7 +88,7 @@ impl WorkerProcess {
 enum WorkerPlace {
     Free,
     Held(WorkerProcess),
-    /// Its worker is dead; so many cores have not released its requests yet.
+    /// The worker died; this number of cores has not released its requests yet.
     Releasing(usize),
 }
 
@@ -96,9 +96,9 @@ struct Prototype {
     child: ChildProcess,
     loaded: bool,
     since: Instant,
-    /// Asked to end: when it is killed if it has not.
+    /// Deadline at which the prototype is killed, if it was asked to end.
     due: Option<Instant>,
-    /// Its time is over; it was asked for its stack and is killed next.
+    /// Timed out: a stack dump was requested, SIGKILL follows.
     asked: bool,
 }
 
@@ -109,7 +109,7 @@ impl Prototype {
     }
 }
 
-/// The longest pause between two attempts to start something that fails.
+/// Longest pause between two attempts after failures.
 const PAUSE_MS_MAX: u64 = 10_000;
 const PAUSE_MS_FIRST: u64 = 100;
 
@@ -120,13 +120,13 @@ pub(crate) struct WorkerPool {
     app_log: AppLog,
     prototype: Option<Prototype>,
     places: Vec<WorkerPlace>,
-    /// The wanted number of workers.
+    /// Target number of workers.
     pub(crate) want: usize,
-    /// Whether the pool is dismissed: no new workers, and all others leave.
+    /// Whether the pool is dismissed: all workers leave, and none are started.
     leaving: bool,
     failures: u32,
     retry_at: Option<Instant>,
-    /// Its channel is damaged.
+    /// Whether the channel is damaged.
     pub(crate) damaged: bool,
     random: RandomState,
 }
@@ -160,17 +160,17 @@ impl WorkerPool {
         self.workers().filter(|worker| states.contains(&worker.state)).count()
     }
 
-    /// Workers that answer.
+    /// Number of workers that serve requests.
     pub(crate) fn ready(&self) -> usize {
         self.count(&[WorkerState::Ready, WorkerState::Recycling])
     }
 
-    /// Whether workers are on their way.
+    /// Whether workers are starting.
     pub(crate) fn is_growing(&self) -> bool {
         self.count(&[WorkerState::Starting]) > 0
     }
 
-    /// Whether its channel is damaged: no worker could join it any more.
+    /// Whether the channel is damaged, so that no worker could join it.
     pub(crate) fn is_damaged(&mut self) -> bool {
         self.damaged |= !self.shared.channel.is_sound();
         self.damaged
@@ -181,7 +181,7 @@ impl WorkerPool {
         self.prototype.is_none() && self.workers().next().is_none()
     }
 
-    /// Every descriptor to watch, as `each(whose, control, output, exit)`.
+    /// Passes each process whose descriptors are to be watched to `each`, with its role.
     pub(crate) fn watch<'c>(&'c self, mut each: impl FnMut(ProcessRole, &'c ChildProcess)) {
         if let Some(prototype) = &self.prototype {
             each(ProcessRole::Prototype, &prototype.child);
@@ -193,7 +193,7 @@ impl WorkerPool {
         }
     }
 
-    /// When something is due; `None` for nothing.
+    /// Time of the next deadline, if there is one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let prototype = self.prototype.as_ref();
         let loading = prototype.filter(|p| !p.loaded && p.due.is_none()).map(|p| p.since + self.start_max());
@@ -214,7 +214,7 @@ impl WorkerPool {
         Duration::from_millis(self.options.start_ms_max)
     }
 
-    // ---- what comes from the processes ----
+    // ---- input from the processes ----
 
     /// Handles a process's messages, output and exit.
     pub(crate) fn look(&mut self, who: ProcessRole, exited: bool, now: Instant, events: &mut Vec<PoolEvent>) {
@@ -223,7 +223,8 @@ impl WorkerPool {
             let Some(child) = self.child(who) else { return };
             match child.hear() {
                 None => break,
-                // A started worker's end is noticed by its pidfd. One that has not started by now never will.
+                // The end of a started worker is noticed through its pidfd. A worker that has no id yet will
+                // not start any more.
                 Some(ControlMessage::Gone) => {
                     unborn = child.pid.is_none();
                     break;
@@ -237,7 +238,7 @@ impl WorkerPool {
         }
     }
 
-    /// A process was reaped before its end was noticed.
+    /// Records that a process was reaped before its end was noticed.
     pub(crate) fn ended(&mut self, pid: Pid, status: WaitStatus) {
         let places = self.places.iter_mut().filter_map(|place| match place {
             WorkerPlace::Held(worker) => Some(&mut worker.child),
@@ -265,7 +266,7 @@ impl WorkerPool {
         }
     }
 
-    /// Logs incomplete lines that have waited long enough.
+    /// Logs incomplete lines that have been held back long enough.
     fn pass_unended(&mut self, now: Instant) {
         for who in (0..self.places.len()).map(ProcessRole::WorkerPlace).chain([ProcessRole::Prototype]) {
             if self.child(who).is_some_and(|child| child.next_due().is_some_and(|due| due <= now)) {
@@ -292,7 +293,7 @@ impl WorkerPool {
                 if let ProcessRole::WorkerPlace(at) = who
                     && matches!(&self.places[at], WorkerPlace::Held(worker) if worker.state == WorkerState::Killed)
                 {
-                    // It was to end before it had an id.
+                    // The worker was to be ended before it had an id.
                     self.kill(at);
                 }
             }
@@ -325,7 +326,7 @@ impl WorkerPool {
             (ControlMessage::NotLoaded(text), _) => {
                 self.failed(now);
                 events.push(PoolEvent::NotLoaded(text));
-                // Its end, which follows, is no second failure.
+                // The end of the process, which follows, does not count as a second failure.
                 match who {
                     ProcessRole::Prototype => {
                         let due = Some(now + WHERE_MAX);
@@ -345,7 +346,7 @@ impl WorkerPool {
         }
     }
 
-    /// Lets the cores take descriptors out of the process.
+    /// Makes the process available to the cores, which copy descriptors from it.
     fn publish(&mut self, who: ProcessRole) {
         if let ProcessRole::WorkerPlace(at) = who {
             let pidfd = self.child(who).and_then(|child| child.pidfd.clone());
@@ -365,12 +366,12 @@ impl WorkerPool {
         self.shared.counts[at].requests.load(Ordering::Relaxed)
     }
 
-    /// So many cores have to release a dead worker's requests before its place is free.
+    /// Keeps a dead worker's place occupied until `cores` cores have released its requests.
     pub(crate) fn wait_for_release(&mut self, at: usize, cores: usize) {
         self.places[at] = if cores > 0 { WorkerPlace::Releasing(cores) } else { WorkerPlace::Free };
     }
 
-    /// A core has released a dead worker's requests.
+    /// Records that a core has released a dead worker's requests.
     pub(crate) fn core_released(&mut self, at: usize) {
         if let Some(place @ WorkerPlace::Releasing(_)) = self.places.get_mut(at) {
             *place = match place {
@@ -380,9 +381,9 @@ impl WorkerPool {
         }
     }
 
-    // ---- what comes from time ----
+    // ---- timers ----
 
-    /// Handles what is due, and starts or stops workers until their number is as wanted.
+    /// Handles expired deadlines, and starts or stops workers to reach the target number.
     pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.pass_unended(now);
         self.enforce(now, events);
@@ -406,7 +407,7 @@ impl WorkerPool {
             }
             let free = self.places.iter().position(|place| matches!(place, WorkerPlace::Free));
             let Some(at) = free else {
-                // No free place for a replacement: an old worker has to leave first.
+                // No place is free for a replacement: an old worker has to leave first.
                 return self.retire_where(|worker| worker.state == WorkerState::Recycling, 1, now);
             };
             if let Err(error) = self.start(at, now, events) {
@@ -416,7 +417,7 @@ impl WorkerPool {
         }
     }
 
-    /// Whether workers can be started.
+    /// Whether workers can be started; starts the prototype if needed.
     fn is_prepared(&mut self, now: Instant, events: &mut Vec<PoolEvent>) -> bool {
         if !self.options.preload {
             return true;
@@ -475,12 +476,12 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Up to a tenth less.
+    /// Returns `value` minus a random part of up to a tenth.
     fn vary(&self, value: u64) -> u64 {
         value - self.random.hash_one((Instant::now(), value)) % (value / 10).max(1)
     }
 
-    /// Replaces the worker of this slot.
+    /// Recycles the worker of this slot.
     pub(crate) fn recycle_slot(&mut self, worker_slot: usize) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)]
             && worker.state == WorkerState::Ready
@@ -489,7 +490,7 @@ impl WorkerPool {
         }
     }
 
-    /// Replaces workers that exceed `recycle.age` or `recycle.memory`.
+    /// Recycles workers that exceed `recycle.age` or `recycle.memory`.
     pub(crate) fn recycle_worn(&mut self, now: Instant) {
         for place in &mut self.places {
             let WorkerPlace::Held(worker) = place else { continue };
@@ -502,7 +503,7 @@ impl WorkerPool {
         }
     }
 
-    /// The processes of this pool, for the status.
+    /// Returns the processes of this pool, for the status.
     pub(crate) fn processes(&self, now: Instant) -> Vec<ProcessInfo> {
         let mut processes = Vec::new();
         let mut add = |child: &ChildProcess, worker, state, requests, since: Instant| {
@@ -537,7 +538,7 @@ impl WorkerPool {
         processes
     }
 
-    /// What each worker works on.
+    /// Adds the current requests of each worker.
     fn add_current(&self, processes: &mut [ProcessInfo]) {
         for load in &self.shared.loads {
             for claimed in lock(&load.current).iter() {
@@ -552,7 +553,7 @@ impl WorkerPool {
         }
     }
 
-    /// Requests of all cores that wait for a worker, and those that workers have.
+    /// Returns the numbers of waiting and of claimed requests, summed over all cores.
     pub(crate) fn load(&self) -> (usize, usize) {
         let sum = |of: fn(&CoreLoad) -> &AtomicUsize| {
             self.shared.loads.iter().map(|load| of(load).load(Ordering::Relaxed)).sum()

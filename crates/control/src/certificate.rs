@@ -1,4 +1,4 @@
-//! What stands in a certificate, and chains with their keys as PEM text.
+//! Parsed certificates, and chains with their keys as PEM text.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -12,28 +12,28 @@ use x509_parser::parse_x509_certificate;
 
 use crate::subject::Subject;
 
-/// What is read of a certificate.
+/// Relevant fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
     /// The names and addresses that it is valid for.
     pub subjects: Vec<Subject>,
-    /// The common name, or else the organisation, of who issued it.
+    /// Common name of the issuer, or its organisation if it has none.
     pub issuer: String,
-    /// The start of its validity.
+    /// Start of the validity period.
     pub not_before: SystemTime,
-    /// The end of its validity.
+    /// End of the validity period.
     pub not_after: SystemTime,
-    /// The serial number in hexadecimal digits.
+    /// Serial number in hexadecimal digits.
     pub serial: String,
-    /// Its public key, in DER (SubjectPublicKeyInfo).
+    /// Public key in DER (SubjectPublicKeyInfo).
     pub(crate) public_key: Vec<u8>,
 }
 
 impl CertificateFacts {
-    /// Reads a certificate in DER.
+    /// Parses a certificate in DER.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// Reason why it cannot be parsed.
     pub fn read(der: &[u8]) -> Result<CertificateFacts, String> {
         let (rest, certificate) =
             parse_x509_certificate(der).map_err(|error| format!("no certificate: {error}"))?;
@@ -70,22 +70,22 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// A chain and its key, as they are stored: one text, so that they are replaced together.
+/// A chain and its key, stored as one text so that they are replaced together.
 #[derive(Debug)]
 pub(crate) struct KeyedChain {
-    /// All of it.
+    /// The complete text.
     pub(crate) pem: String,
-    /// The certificate itself, the first of the chain.
+    /// The end-entity certificate, the first of the chain.
     first: CertificateDer<'static>,
-    /// What stands in it.
+    /// Parsed fields of the certificate.
     pub(crate) info: CertificateFacts,
 }
 
 impl KeyedChain {
-    /// Reads the text of both.
+    /// Parses a text with a chain and its key.
     ///
     /// # Errors
-    /// What is missing or cannot be read.
+    /// Description of what is missing or cannot be parsed.
     pub(crate) fn parse(pem: String) -> Result<KeyedChain, String> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
         let chain = chain.map_err(|error| format!("the chain cannot be read: {error}"))?;
@@ -96,7 +96,7 @@ impl KeyedChain {
         Ok(KeyedChain { pem, first, info })
     }
 
-    /// The identifier by which an authority knows the certificate (RFC 9773 section 4.1).
+    /// Returns the identifier of the certificate for ARI (RFC 9773 section 4.1).
     pub(crate) fn identifier(&self) -> Option<CertificateIdentifier<'static>> {
         CertificateIdentifier::try_from(&self.first).ok().map(CertificateIdentifier::into_owned)
     }

@@ -1,5 +1,5 @@
-//! The HTTP client for directories and for the `ask` URL: HTTP/1.1, one connection a request, with a limit on time and on
-//! the size of responses.
+//! HTTP/1.1 client for ACME directories, OCSP responders, collectors and the `ask` URL: one connection per
+//! request, with limits on time and response size.
 
 use std::error::Error as StdError;
 use std::future::Future;
@@ -24,33 +24,33 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// The longest response that is read, in bytes.
+/// Maximum size of a response in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
-/// The longest `Retry-After` that is believed.
+/// Upper limit for `Retry-After` values.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
-/// The most interim responses (1xx) ahead of a response.
+/// Maximum number of interim responses (1xx) before a response.
 const INTERIM_MAX: usize = 100;
 const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
 type Failure = Box<dyn StdError + Send + Sync>;
 
-/// The client. Cheap to clone.
+/// HTTP client. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct WebClient {
     tls: TlsConnector,
     request_max: Duration,
-    /// What the last response that was no success said about the time of the next request.
+    /// Value of `Retry-After` in the last unsuccessful response.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
 impl WebClient {
-    /// A client that trusts what the system trusts, and the certificates of `extra`, a PEM text.
+    /// Creates a client that trusts the system's certificates and those of `extra`, a PEM text.
     ///
     /// # Errors
-    /// Where a certificate cannot be read, or TLS cannot be set up.
+    /// Fails if a certificate cannot be read, or TLS cannot be set up.
     pub(crate) fn new(extra: &[u8], request_max: Duration) -> Result<WebClient, String> {
         let mut roots = RootCertStore::empty();
-        // A system without certificates is seen when a directory is not trusted.
+        // If the system has no certificates, verification of the directory reports it.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         for certificate in CertificateDer::pem_slice_iter(extra) {
             let added = certificate
@@ -67,15 +67,15 @@ impl WebClient {
         Ok(WebClient { tls: TlsConnector::from(Arc::new(config)), request_max, retry_after: Arc::default() })
     }
 
-    /// What the last response that was no success asked to wait; forgets it.
+    /// Takes the `Retry-After` value of the last unsuccessful response.
     pub(crate) fn take_retry_after(&self) -> Option<Duration> {
         self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The status of the response to a GET request.
+    /// Returns the status of the response to a GET request.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Reason why there is no response.
     pub(crate) async fn get(&self, url: &str) -> Result<u16, String> {
         let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
         let request = Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
@@ -84,10 +84,10 @@ impl WebClient {
         Ok(response.status().as_u16())
     }
 
-    /// The body of the response with status 200 to a POST request.
+    /// Returns the body of a response with status 200 to a POST request.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Reason why there is no such response.
     pub(crate) async fn post(
         &self,
         url: &str,
@@ -100,10 +100,10 @@ impl WebClient {
         }
     }
 
-    /// The status and the body of the response to a POST request that has these fields too.
+    /// Returns the status and the body of the response to a POST request with additional header fields.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Reason why there is no response.
     pub(crate) async fn post_with(
         &self,
         url: &str,
@@ -182,7 +182,7 @@ where
         let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await?.to_bytes();
         Ok(Response::from_parts(parts, body))
     };
-    // The connection moves the bytes; it ends with the exchange, or before it.
+    // The connection performs the I/O; it ends with the exchange, or before it.
     tokio::pin!(connection, exchange);
     let done = tokio::select! {
         biased;
@@ -198,7 +198,8 @@ where
     }
 }
 
-/// A stream that fails once too many interim responses have come through it: whoever sends them without end would keep this thread busy.
+/// A stream that fails after too many interim responses, because an endless sequence of them would keep this
+/// thread busy.
 struct FewInterim<S> {
     stream: S,
     interim: Arc<AtomicUsize>,
@@ -235,7 +236,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FewInterim<S> {
     }
 }
 
-/// Seconds or a date (RFC 9110 section 10.2.3), as a wait.
+/// Parses seconds or a date (RFC 9110 section 10.2.3) as a duration.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse() {
@@ -245,10 +246,10 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(wait.min(RETRY_AFTER_MAX))
 }
 
-/// The client of an account: it says so where the URL of its directory leads to something else.
+/// Client of an ACME account, which reports if the URL is not that of a directory.
 pub(crate) struct DirectoryClient {
     pub(crate) web: WebClient,
-    /// The URL of the directory.
+    /// URL of the directory.
     pub(crate) url: String,
 }
 
@@ -271,10 +272,11 @@ impl HttpClient for DirectoryClient {
     }
 }
 
-/// Why a response is not that of an ACME directory (RFC 8555 section 7.1.1), if so; with the remedy.
+/// Returns why a response is not that of an ACME directory (RFC 8555 section 7.1.1), with the remedy; `None`
+/// if it is.
 fn directory_fault(url: &str, response: &Response<Bytes>) -> Option<String> {
     let status = response.status();
-    // An authority that has too much to do, or is out of service.
+    // The authority is overloaded or out of service.
     if status.is_server_error() || status == hyper::StatusCode::TOO_MANY_REQUESTS {
         return Some(format!("{url}: a response with status {}", status.as_u16()));
     }
@@ -341,15 +343,15 @@ mod tests {
         assert!(get(b"nonsense", second).0.is_err());
         assert!(get(b"", second).0.is_err());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // Nobody answers: the listener never accepts.
+        // The listener never accepts.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = WebClient::new(b"", Duration::from_millis(50)).unwrap();
         let url = format!("http://{}/", silent.local_addr().unwrap());
         assert!(runtime.block_on(client.get(&url)).unwrap_err().contains("no response within"));
     }
 
-    /// Serves one connection with pieces until the client closes it, or there were so many; returns the URL and the bytes that were
-    /// taken.
+    /// Serves one connection with pieces until the client closes it, or the maximum number was sent; returns
+    /// the URL and a receiver for the number of bytes taken.
     fn drip(
         first: &'static [u8],
         piece: &'static [u8],
@@ -430,14 +432,14 @@ mod tests {
         let filler: &[u8] = &[b'x'; 16 * 1024];
         let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
         for (first, piece, pause_ms, request_max, cause) in [
-            // Heads and bodies without an end, and announced ones.
+            // Endless heads and bodies, and announced ones.
             (&b"HTTP/1.1 200 OK\r\nX: "[..], filler, 0, long, "too large"),
             (b"HTTP/1.1 200 OK\r\n\r\n", filler, 0, long, "limit"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", filler, 0, long, "limit"),
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0, long, "limit"),
             (b"HTTP/1.1 100 Continue\r\n\r\n", INTERIM, 0, long, "more than 100 interim responses"),
             (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", INTERIM, 1, long, "interim responses"),
-            // A byte now and then.
+            // Slow responses, one byte at a time.
             (b"HTTP/1.1 200 OK\r\nX: ", b"x", 5, short, "no response within"),
             (b"HTTP/1.1 200 OK\r\n\r\n", b"x", 5, short, "no response within"),
         ] {
@@ -445,10 +447,10 @@ mod tests {
             let (url, taken) = drip(first, piece, pause_ms);
             let error = runtime.block_on(client.get(&url)).unwrap_err();
             assert!(error.contains(cause), "{error}");
-            // What the kernel buffered on the way included.
+            // Includes data buffered by the kernel.
             assert!(taken.recv_timeout(long).unwrap() < 32 << 20, "{error}");
         }
-        // It goes where the URL says, and nowhere else.
+        // Redirects are not followed.
         let moved = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(get(moved, long).0, Ok(302));
     }

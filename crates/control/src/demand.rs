@@ -1,5 +1,5 @@
-//! Names whose certificates are obtained because a client asks for them: which questions are asked, and what is kept of the
-//! answers. Clients choose the names, so everything here is bounded.
+//! On-demand certificates: decides about which names the `ask` URL is queried, and remembers the answers.
+//! Clients choose the names, so everything here is bounded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,49 +8,50 @@ use std::time::{Duration, Instant};
 use crate::client::WebClient;
 use crate::subject::{Issuer, Subject};
 
-/// The most names that certificates are kept for on demand.
+/// Maximum number of names with on-demand certificates.
 pub(crate) const NAMES_MAX: usize = 10_000;
-/// Questions under way at a time.
+/// Maximum number of concurrent queries.
 const ASKING_MAX: usize = 8;
-/// Questions that begin within a second.
+/// Maximum number of queries started per second.
 const QUESTIONS_PER_S: u32 = 20;
-/// Of these, how many one network of clients gets: who asks for random names does not keep others from being asked about.
+/// Maximum number of concurrent queries per client network, so that a client that requests random names does
+/// not block the queries of others.
 const ASKING_PER_NETWORK_MAX: usize = 2;
-/// Questions that begin within a second for one network of clients.
+/// Maximum number of queries started per second for one client network.
 const QUESTIONS_PER_NETWORK_PER_S: u32 = 2;
-/// The most names whose negative answer is remembered.
+/// Maximum number of remembered negative answers.
 const REFUSED_MAX: usize = 10_000;
-/// How long the answer no is remembered.
+/// Time for which a negative answer is remembered.
 const REFUSED: Duration = Duration::from_secs(60);
-/// How long nothing is asked about a name after a question without an answer.
+/// Time for which a name is not queried again after a query without an answer.
 const UNANSWERED: Duration = Duration::from_secs(5);
 
-/// What the `ask` URL says about a name.
+/// Answer of the `ask` URL about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AskAnswer {
-    /// It gets a certificate.
+    /// The name gets a certificate.
     Yes,
-    /// It gets none.
+    /// The name gets no certificate.
     No,
-    /// There was no answer.
+    /// The URL did not answer.
     None,
 }
 
-/// The names, and the questions about others.
+/// Confirmed names, and the state of queries about others.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
-    /// Those that were confirmed.
+    /// Names that were confirmed.
     names: BTreeSet<Subject>,
-    /// Those that are being asked about, each with the network of the client that wants it.
+    /// Names being queried, with the network of the requesting client.
     asking: BTreeMap<Subject, IpAddr>,
-    /// Nothing is asked about these until then.
+    /// Names that are not queried again before the given time.
     refused: HashMap<Subject, Instant>,
-    /// When the current second began, and how many questions began in it, by network.
+    /// Start of the current second, and the number of queries started in it per network.
     second: Option<(Instant, HashMap<IpAddr, u32>)>,
 }
 
-/// The first address of a client's network: of the /24 of IPv4, or the /48 of IPv6, of which one user can have many addresses. Clients
-/// without an address are one network.
+/// Returns the first address of a client's network: the /24 for IPv4, or the /48 for IPv6, of which a single
+/// user may have many addresses. Clients without an address count as one network.
 #[must_use]
 pub fn client_network(client: Option<IpAddr>) -> IpAddr {
     match client.map(|client| client.to_canonical()) {
@@ -60,7 +61,7 @@ pub fn client_network(client: Option<IpAddr>) -> IpAddr {
     }
 }
 
-/// Whether clients can bring about a certificate for it: public names alone, and no patterns.
+/// Whether clients can request a certificate for the subject: only public names, no wildcards.
 pub(crate) fn is_demandable(subject: &Subject) -> bool {
     matches!(subject, Subject::Dns(_)) && !subject.is_wildcard() && subject.issuer() == Issuer::Public
 }
@@ -74,12 +75,13 @@ impl Demand {
         self.names.contains(subject)
     }
 
-    /// Takes a name as confirmed; returns whether it was new and there was room for it.
+    /// Adds a confirmed name; returns whether it was new and there was room for it.
     pub(crate) fn confirm(&mut self, subject: &Subject) -> bool {
         self.names.len() < NAMES_MAX && self.names.insert(subject.clone())
     }
 
-    /// A client wants a certificate for a name that has none: whether to ask about it now.
+    /// Returns whether to query about a name without a certificate that a client requests, and records the
+    /// query.
     pub(crate) fn wants(&mut self, subject: &Subject, client: Option<IpAddr>, now: Instant) -> bool {
         let is_known = self.names.contains(subject) || self.asking.contains_key(subject);
         if !is_demandable(subject) || is_known || self.names.len() + self.asking.len() >= NAMES_MAX {
@@ -99,7 +101,7 @@ impl Demand {
         if now.duration_since(*begun) >= Duration::from_secs(1) {
             (*begun, *counts) = (now, HashMap::new());
         }
-        // What cannot be remembered would be asked again and again.
+        // A name whose refusal cannot be remembered would be queried again and again.
         if counts.values().sum::<u32>() >= QUESTIONS_PER_S || self.refused.len() >= REFUSED_MAX {
             return false;
         }
@@ -112,7 +114,8 @@ impl Demand {
         true
     }
 
-    /// Takes the answer to a question, of [`Demand::wants`] or about a name that is known; returns whether the name is new.
+    /// Records the answer to a query started by [`Demand::wants`], or about a known name; returns whether the
+    /// name is new.
     pub(crate) fn answered(&mut self, subject: &Subject, answer: AskAnswer, now: Instant) -> bool {
         self.asking.remove(subject);
         let pause = match answer {
@@ -127,13 +130,13 @@ impl Demand {
         false
     }
 
-    /// Forgets everything: the URL is another one.
+    /// Removes all state, because the URL has changed.
     pub(crate) fn clear(&mut self) {
         *self = Demand::default();
     }
 }
 
-/// Who is asked.
+/// Client of the `ask` URL.
 pub(crate) struct Confirmer {
     url: String,
     client: WebClient,
@@ -144,10 +147,11 @@ impl Confirmer {
         Confirmer { url: url.to_owned(), client }
     }
 
-    /// Asks about a name: a response with a status of 200 to 299 is yes, one below 500 no. The text is for the log.
+    /// Queries the URL about a name: a status of 200 to 299 means yes, 300 to 499 no. The text is for the
+    /// log.
     pub(crate) async fn ask(&self, subject: &Subject) -> (AskAnswer, String) {
         let sign = if self.url.contains('?') { '&' } else { '?' };
-        // A name has no characters that a URL escapes.
+        // Names contain no characters that need to be escaped in a URL.
         match self.client.get(&format!("{}{sign}domain={subject}", self.url)).await {
             Ok(status @ 200..300) => (AskAnswer::Yes, format!("`ask` confirms it with status {status}")),
             Ok(status @ 300..500) => (AskAnswer::No, format!("`ask` refuses it with status {status}")),
@@ -179,7 +183,7 @@ mod tests {
         assert!(demand.wants(&name, None, now + REFUSED + UNANSWERED));
         assert!(demand.answered(&name, AskAnswer::Yes, now + REFUSED + UNANSWERED));
         assert!(!demand.wants(&name, None, now + 100 * REFUSED), "it has a certificate, or gets one");
-        // At its renewal it is refused.
+        // The name is refused when it is to be renewed.
         assert!(!demand.answered(&name, AskAnswer::No, now + 100 * REFUSED) && !demand.contains(&name));
         for other in ["*.example.com", "foo.local", "localhost", "nas", "93.184.216.34"] {
             assert!(!demand.wants(&subject(other), None, now + 200 * REFUSED), "{other}");
@@ -190,7 +194,7 @@ mod tests {
     fn what_clients_can_bring_about_is_bounded() {
         let (mut demand, now) = (Demand::default(), Instant::now());
         let name = |number: usize| subject(&format!("n{number}.example.com"));
-        // Each from a network of its own.
+        // Each client is in a network of its own.
         let client = |number: usize| Some(IpAddr::from([10, 0, (number % 250) as u8, 1]));
         let asked = (0..1_000).filter(|number| demand.wants(&name(*number), client(*number), now)).count();
         assert_eq!(asked, ASKING_MAX, "at a time");
@@ -217,7 +221,7 @@ mod tests {
     fn a_flood_of_names_does_not_keep_others_from_being_asked_about() {
         let (mut demand, mut now) = (Demand::default(), Instant::now());
         let flood = |number: usize| subject(&format!("n{number}.example.com"));
-        // One user, with many addresses of one network; nothing answers its questions.
+        // One user with many addresses of one network; the queries get no answer.
         let attacker = |number: usize| Some(IpAddr::from([203, 0, 113, (number % 250) as u8]));
         let attacker_v6 =
             |number: usize| Some(IpAddr::from([0x2001, 0xdb8, 1, number as u16, number as u16, 0, 0, 1]));
@@ -235,7 +239,7 @@ mod tests {
             now += Duration::from_secs(1);
         }
         assert_eq!(asked, 2 * ASKING_PER_NETWORK_MAX, "at a time");
-        // Where its questions are answered at once, the rate is what holds it.
+        // If the queries are answered at once, the rate is limited.
         let mut demand = Demand::default();
         let mut asked = 0;
         for number in 0..1_000 {

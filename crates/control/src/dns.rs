@@ -1,39 +1,39 @@
-//! Messages of the DNS (RFC 1035), as far as a change of a zone needs them: built, and read.
+//! DNS messages (RFC 1035), as far as dynamic updates need them: encoding and parsing.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Start of a zone of authority.
+/// Record type: start of a zone of authority.
 pub(crate) const SOA: u16 = 6;
-/// Another name for the name.
+/// Record type: canonical name of an alias.
 pub(crate) const CNAME: u16 = 5;
-/// Text.
+/// Record type: text.
 pub(crate) const TXT: u16 = 16;
-/// A signature of the message (RFC 8945).
+/// Record type: transaction signature (RFC 8945).
 pub(crate) const TSIG: u16 = 250;
-/// The Internet.
+/// Class: Internet.
 pub(crate) const CLASS_IN: u16 = 1;
-/// In a change: this record is removed (RFC 2136 section 2.5.4).
+/// Class of a record that an update deletes (RFC 2136 section 2.5.4).
 pub(crate) const CLASS_NONE: u16 = 254;
-/// The class of a TSIG record.
+/// Class of a TSIG record.
 pub(crate) const CLASS_ANY: u16 = 255;
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// The longest name in wire form.
+/// Maximum length of a name in wire format.
 const NAME_BYTES_MAX: usize = 255;
-/// Set in a response.
+/// Header flag of a response (QR).
 const RESPONSE: u16 = 0x8000;
 
-/// A domain name in wire form, in lower case.
+/// A domain name in wire format, in lower case.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct DnsName(Vec<u8>);
 
 impl DnsName {
-    /// Parses `_acme-challenge.example.com`, with or without the dot at its end.
+    /// Parses `_acme-challenge.example.com`, with or without a trailing dot.
     ///
     /// # Errors
-    /// Where it is no name.
+    /// Fails if the text is not a valid name.
     pub(crate) fn parse(text: &str) -> Result<DnsName, String> {
         let mut wire = Vec::with_capacity(text.len() + 2);
         for label in text.strip_suffix('.').unwrap_or(text).split('.') {
@@ -50,12 +50,12 @@ impl DnsName {
         }
     }
 
-    /// The bytes of a message for it, without compression.
+    /// Returns the name in wire format, without compression.
     pub(crate) fn wire(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether it is `zone` or a name in it.
+    /// Whether the name equals `zone` or is below it.
     pub(crate) fn is_in(&self, zone: &DnsName) -> bool {
         let mut rest = self.0.as_slice();
         loop {
@@ -67,7 +67,7 @@ impl DnsName {
         }
     }
 
-    /// Reads a name at `at` of a message; returns where the bytes after it begin.
+    /// Parses the name at offset `at` of a message; returns it with the offset after it.
     fn read(message: &[u8], at: usize) -> Option<(DnsName, usize)> {
         let (mut wire, mut at, mut after) = (Vec::new(), at, None);
         loop {
@@ -86,7 +86,7 @@ impl DnsName {
                 0xc0.. => {
                     let to = usize::from(len & 0x3f) << 8 | usize::from(*message.get(at + 1)?);
                     after = after.or(Some(at + 2));
-                    // Only backwards: no circle.
+                    // Pointers must point backwards, which excludes loops.
                     if to >= at {
                         return None;
                     }
@@ -110,7 +110,7 @@ impl fmt::Display for DnsName {
         {
             let (label, next) = after.split_at_checked(usize::from(*len)).ok_or(fmt::Error)?;
             out.write_str(dot)?;
-            // A server chooses the bytes of some names, and the log is for people.
+            // Some names are chosen by a server; escape them, because the log is read by people.
             for byte in label {
                 let is_plain = byte.is_ascii_graphic() && !matches!(byte, b'.' | b'\\');
                 if is_plain { write!(out, "{}", char::from(*byte))? } else { write!(out, "\\{byte:03}")? }
@@ -127,8 +127,8 @@ impl fmt::Debug for DnsName {
     }
 }
 
-/// A message with one question and no records: a query (opcode 0), or a change of the zone that the question names (opcode 5,
-/// RFC 2136 section 2).
+/// Creates a message with one question and no records: a query (opcode 0), or an update of the zone that the
+/// question names (opcode 5, RFC 2136 section 2).
 pub(crate) fn question(id: u16, opcode: u16, name: &DnsName, kind: u16) -> Vec<u8> {
     let mut message = Vec::with_capacity(512);
     for word in [id, opcode << 11, 1, 0, 0, 0] {
@@ -140,7 +140,8 @@ pub(crate) fn question(id: u16, opcode: u16, name: &DnsName, kind: u16) -> Vec<u
     message
 }
 
-/// Appends a record to a message, and counts it in its section: 1 to 3 for answer (prerequisite), authority (update) and additional.
+/// Appends a record to a message and counts it in its section: 1 answer (prerequisite), 2 authority (update),
+/// 3 additional.
 pub(crate) fn append(
     message: &mut Vec<u8>,
     section: usize,
@@ -163,23 +164,23 @@ pub(crate) fn append(
 pub(crate) struct DnsRecord {
     pub(crate) name: DnsName,
     pub(crate) kind: u16,
-    /// Where it begins.
+    /// Offset of the record in the message.
     pub(crate) start: usize,
     pub(crate) data: Range<usize>,
 }
 
-/// A response.
+/// A response message.
 pub(crate) struct DnsMessage<'m> {
     pub(crate) bytes: &'m [u8],
     pub(crate) id: u16,
-    /// How it ended (RCODE).
+    /// Response code (RCODE).
     pub(crate) code: u8,
-    /// Those of the sections answer, authority and additional.
+    /// Records of the sections answer, authority and additional.
     pub(crate) records: [Vec<DnsRecord>; 3],
 }
 
 impl<'m> DnsMessage<'m> {
-    /// Reads a response; `None` where it is none.
+    /// Parses a response; `None` if the bytes are not a valid response.
     pub(crate) fn read(bytes: &'m [u8]) -> Option<DnsMessage<'m>> {
         let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
         let (id, flags) = (word(0)?, word(2)?);
@@ -192,7 +193,7 @@ impl<'m> DnsMessage<'m> {
         }
         let mut records = [const { Vec::new() }; 3];
         for (section, into) in records.iter_mut().enumerate() {
-            // Each takes at least 11 bytes: a count that is too high ends at the end of the message.
+            // A record takes at least 11 bytes, so that a wrong count fails at the end of the message.
             for _ in 0..word(6 + 2 * section)? {
                 let (name, fixed) = DnsName::read(bytes, at)?;
                 let (kind, len) = (word(fixed)?, usize::from(word(fixed + 8)?));
@@ -205,19 +206,19 @@ impl<'m> DnsMessage<'m> {
         (at == bytes.len()).then_some(DnsMessage { bytes, id, code: (flags & 15) as u8, records })
     }
 
-    /// The first record of a kind in the sections answer and authority, with its name.
+    /// Returns the first record of a type in the answer and authority sections.
     pub(crate) fn first(&self, kind: u16) -> Option<&DnsRecord> {
         self.records[..2].iter().flatten().find(|record| record.kind == kind)
     }
 
-    /// The name that a record's data begins with.
+    /// Returns the name that a record's data consists of.
     pub(crate) fn target(&self, record: &DnsRecord) -> Option<DnsName> {
         let (name, after) = DnsName::read(self.bytes, record.data.start)?;
         (after == record.data.end).then_some(name)
     }
 }
 
-/// The name of a response code (RFC 1035, 2136, 8945).
+/// Returns the name of a response code (RFC 1035, 2136, 8945).
 pub(crate) fn code_name(code: u8) -> String {
     let name = match code {
         1 => "FORMERR",
@@ -250,18 +251,18 @@ mod tests {
         for wrong in ["", ".", "a..b", "a b", &"a".repeat(64), &["a"; 130].join(".")] {
             assert!(DnsName::parse(wrong).is_err(), "{wrong}");
         }
-        // What a server sends, in one line of a log.
+        // Bytes from a server must not break a log line.
         assert_eq!(DnsName::read(b"\x03a.\n\0", 0).unwrap().0.to_string(), "a\\046\\010");
     }
 
-    /// A response with one answer, an SOA whose name is compressed.
+    /// Returns a response with one answer, an SOA record whose name is compressed.
     fn response() -> Vec<u8> {
         let name = DnsName::parse("a.example.com").unwrap();
         let mut message = question(7, 0, &name, SOA);
         message[2] |= 0x80;
         message[3] |= 3;
         message[9] = 1;
-        // The name is the question's, without its first label.
+        // The name is that of the question without its first label.
         message.extend([0xc0, 14, 0, 6, 0, 1, 0, 0, 0, 60, 0, 2, 0xc0, 14]);
         message
     }
@@ -286,14 +287,14 @@ mod tests {
         let mut longer = bytes.clone();
         longer.push(0);
         assert!(DnsMessage::read(&longer).is_none());
-        // A name that points to itself, and one that points forward.
+        // A name that points to itself, and one that points forwards.
         let at = bytes.len() - 14;
         for to in [at, at + 2] {
             let mut circle = bytes.clone();
             circle[at..at + 2].copy_from_slice(&[0xc0, u8::try_from(to).unwrap()]);
             assert!(DnsMessage::read(&circle).is_none());
         }
-        // Whatever a byte is, it is read or not.
+        // Parsing must not panic for any value of any byte.
         for place in 0..bytes.len() {
             for value in 0..=255 {
                 let mut changed = bytes.clone();

@@ -1,7 +1,8 @@
-//! TXT records that are set and removed by dynamic update (RFC 2136), signed by a shared key (TSIG, RFC 8945).
+//! TXT records set and removed by dynamic update (RFC 2136), signed with a shared key (TSIG, RFC 8945).
 //!
-//! Ours although crates exist: with TSIG, hickory-proto brings some forty crates (internationalised names, a second random
-//! generator), and `domain` a second cryptography library. One TXT record takes two kinds of message.
+//! Implemented here because one TXT record takes only two kinds of message: with TSIG, hickory-proto adds
+//! about forty crates (internationalised names, a second random generator), and `domain` a second
+//! cryptography library.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,25 +12,26 @@ use tokio::net::TcpStream;
 use crate::dns::{self, DnsMessage, DnsName};
 use crate::tsig::TsigKey;
 
-/// How long resolvers may keep the record, in seconds.
+/// TTL of the record in seconds.
 const TTL_S: u32 = 60;
-/// Aliases that are followed.
+/// Maximum number of aliases that are followed.
 const ALIASES_MAX: usize = 8;
 const QUERY: u16 = 0;
 const UPDATE: u16 = 5;
 
-/// A DNS server that accepts changes of its zones.
+/// A DNS server that accepts dynamic updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsServer {
-    /// Its name or IP address.
+    /// Name or IP address.
     pub host: String,
-    /// Its TCP port.
+    /// TCP port.
     pub port: u16,
-    /// The zone of the records; `None` to ask the server for it.
+    /// Zone of the records; `None` to query the server for it.
     pub zone: Option<String>,
-    /// What requests are signed with.
+    /// Key that signs the requests.
     pub key: TsigKey,
-    /// How long after a change the authority is asked to look: until then, other servers of the zone have got it.
+    /// Time after an update before the authority validates, within which secondary servers of the zone are
+    /// updated.
     pub wait: Duration,
 }
 
@@ -38,10 +40,10 @@ impl DnsServer {
         format!("the DNS server {}:{}", self.host, self.port)
     }
 
-    /// Adds (or removes) a TXT record with this value; others of the same name stay.
+    /// Adds (or removes) a TXT record with this value; other records of the name remain.
     ///
     /// # Errors
-    /// Why the server does not do it, or that it has not answered within `longest`.
+    /// Reason why the server rejected the update, or that it did not respond within `longest`.
     pub(crate) async fn change(
         &self,
         is_added: bool,
@@ -75,7 +77,7 @@ impl DnsServer {
         let mut update = dns::question(fastrand::u16(..), UPDATE, &zone, dns::SOA);
         let len = u8::try_from(value.len()).map_err(|_| "the value is longer than 255 bytes")?;
         let data: Vec<u8> = std::iter::once(len).chain(value.bytes()).collect();
-        // Section 2.5.1, and 2.5.4 to remove this value alone.
+        // RFC 2136 section 2.5.1, and section 2.5.4 to remove only this value.
         let (class, ttl_s) = if is_added { (dns::CLASS_IN, TTL_S) } else { (dns::CLASS_NONE, 0) };
         dns::append(&mut update, 2, &name, (dns::TXT, class, ttl_s), &data);
         let response = self.ask(&mut stream, update, now).await?;
@@ -86,7 +88,8 @@ impl DnsServer {
         }
     }
 
-    /// The zone that a name is in, by the SOA record that the server answers with. `name` becomes the name that it is an alias of.
+    /// Returns the zone of a name, according to the SOA record that the server returns. If `name` is an
+    /// alias, it is replaced by its target.
     async fn find_zone(
         &self,
         stream: &mut TcpStream,
@@ -114,7 +117,7 @@ impl DnsServer {
         Err(format!("{name} is an alias of an alias, and so on"))
     }
 
-    /// Signs and sends a request; returns its response, whose signature is verified.
+    /// Signs and sends a request; returns the verified response.
     async fn ask(
         &self,
         stream: &mut TcpStream,
@@ -146,7 +149,8 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a change where a server answers its first request with these bytes; without any it stays silent.
+    /// Returns the result of an update if the server answers the first request with these bytes, or not at
+    /// all.
     fn change(response: Option<&[u8]>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -180,7 +184,7 @@ mod tests {
         assert!(change(Some(b"")).contains("the connection: "));
         assert!(change(Some(b"\xff\xff short")).contains("the connection: "));
         assert!(change(Some(b"\0\x0cHTTP/1.1 400")).contains("no DNS message"));
-        // A response without questions, to whatever request.
+        // A response without a question.
         assert!(change(Some(b"\0\x0c\0\0\x80\0\0\0\0\0\0\0\0\0")).contains("another request"));
     }
 }

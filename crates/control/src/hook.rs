@@ -1,4 +1,4 @@
-//! The command that sets and removes the records of DNS-01 challenges (RFC 8555 section 8.4).
+//! Command that sets and removes the TXT records of DNS-01 challenges (RFC 8555 section 8.4).
 
 use std::ffi::OsString;
 use std::process::Stdio;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
-/// The first bytes of what a hook wrote that go to the log.
+/// Maximum number of bytes of a hook's output that are logged.
 const OUTPUT_BYTES_MAX: u64 = 2_000;
 
-/// Runs the hook: its words, then `add` or `remove`, the record's name and its value. It ends once the record is, or is no
-/// longer, to be seen by the authority. Returns the first 2,000 bytes that it wrote to stderr, without control characters.
+/// Runs the hook with its arguments, followed by `add` or `remove`, the record's name and its value. The hook
+/// must exit only when the change is visible to the authority. Returns the first 2,000 bytes of its stderr
+/// output, without control characters.
 ///
 /// # Errors
-/// That it cannot be started, failed or took too long; with what it wrote to stderr.
+/// The hook cannot be started, failed or timed out; includes its stderr output.
 pub(crate) async fn run(
     words: &[OsString],
     action: &str,
@@ -39,7 +40,7 @@ pub(crate) async fn run(
         if let Some(stderr) = stderr {
             let mut stderr = stderr.take(OUTPUT_BYTES_MAX);
             let _ = stderr.read_to_end(&mut text).await;
-            // What it writes beyond that is read and dropped, so that it does not block.
+            // Drain further output, so that the hook does not block.
             let _ = tokio::io::copy(&mut stderr.into_inner(), &mut tokio::io::sink()).await;
         }
         (child.wait().await, text)
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!(hook("printf 'one\\33\\ntwo\\n' >&2", long), Ok("one \ntwo".into()));
         let error = hook("echo no such zone >&2; exit 3", long).unwrap_err();
         assert!(error.contains("no such zone") && error.contains('3'), "{error}");
-        // More than fits into a pipe does not block it.
+        // Output that exceeds the pipe's capacity does not block the hook.
         assert_eq!(hook("head -c 300000 /dev/zero >&2", long).map(|text| text.len()), Ok(2_000));
         assert!(hook("exec sleep 60", Duration::from_millis(100)).unwrap_err().contains("has not ended"));
     }

@@ -1,9 +1,10 @@
-//! What runs beside serving, on threads of its own: certificates, and the way of spans, metrics and logs to a collector.
+//! Background work on dedicated threads: certificates, and the export of spans, metrics and logs to a
+//! collector.
 //!
-//! It owns orders of certificates (ACME, RFC 8555), the state folder with accounts, keys and certificates, the local
-//! authority for private names, and the time at which each certificate is renewed. It is the one crate that uses tokio.
-//! It never touches a request's path: what serves gets certificates through [`CertificateSink`], and looks up tokens in
-//! [`HttpChallenges`].
+//! This crate owns certificate orders (ACME, RFC 8555), the state folder with accounts, keys and
+//! certificates, the local authority for private names, and the renewal schedule of each certificate. It is
+//! the only crate that uses tokio. It is not part of the request path: serving threads receive certificates
+//! through [`CertificateSink`], and look up tokens in [`HttpChallenges`].
 //!
 //! Modules, from low to high; a module uses only those above it.
 

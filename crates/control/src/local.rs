@@ -1,7 +1,8 @@
-//! The local authority: it issues certificates for names that no public authority issues for.
+//! The local authority, which issues certificates for names that no public authority issues for.
 //!
-//! It is made once, in the state folder. Its name constraints (RFC 5280 section 4.2.1.10) let it vouch for private names and
-//! addresses alone, so that who steals its key cannot pose as a site of the internet to those who trust it.
+//! It is created once, in the state folder. Its name constraints (RFC 5280 section 4.2.1.10) permit only
+//! private names and addresses, so that a stolen key cannot be used to impersonate internet sites to those
+//! who trust the authority.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -21,11 +22,11 @@ use crate::store::StateFolder;
 use crate::subject::Subject;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// The lifetime of the authority's own certificate.
+/// Lifetime of the authority's own certificate.
 const ROOT_LIFETIME: Duration = Duration::from_secs(3_650 * 86_400);
-/// The lifetime of a certificate that it issues.
+/// Lifetime of the certificates that it issues.
 const LIFETIME: Duration = Duration::from_secs(7 * 86_400);
-/// Networks that it issues for: address and length of the prefix.
+/// Networks that the authority issues for: address and prefix length.
 const NETWORKS: [(&str, u8); 9] = [
     ("127.0.0.0", 8),
     ("10.0.0.0", 8),
@@ -45,19 +46,19 @@ pub struct LocalAuthority {
     info: CertificateFacts,
 }
 
-/// A certificate of the authority, and its key.
+/// A certificate issued by the authority, with its key.
 pub(crate) struct LocalCertificate {
-    /// Both, as PEM text.
+    /// Certificate and key as PEM text.
     pub(crate) pem: String,
     pub(crate) info: CertificateFacts,
 }
 
 impl LocalAuthority {
-    /// The authority of the state folder; it is made where there is none, or where the one there has expired. `host` is the
-    /// name of this machine, to distinguish its authority from others.
+    /// Opens the authority of the state folder; creates it if there is none or it has expired. `host` is the
+    /// name of this machine, which distinguishes its authority from others.
     ///
     /// # Errors
-    /// Why it cannot be read or made.
+    /// Reason why it cannot be read or created.
     pub fn open(store: &StateFolder, host: &str, now: SystemTime) -> Result<LocalAuthority, String> {
         let failed = |error: std::io::Error| format!("the local authority: {error}");
         let _lock = store.lock_authority().map_err(failed)?;
@@ -92,7 +93,7 @@ impl LocalAuthority {
         Ok(LocalAuthority { issuer, certificate, info })
     }
 
-    /// The authority's own certificate, in DER.
+    /// Returns the authority's own certificate in DER.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
@@ -117,10 +118,11 @@ impl LocalAuthority {
     }
 }
 
-/// Checks that a certificate is one that this program makes for a local authority: it can vouch for no name of the internet.
+/// Verifies that a certificate is one that this program creates for a local authority, and therefore cannot
+/// vouch for internet names.
 ///
 /// # Errors
-/// Why the certificate is not one of a local authority.
+/// Reason why the certificate is not one of a local authority.
 pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(), String> {
     let (rest, found) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
     if !rest.is_empty() || found.issuer() != found.subject() || found.verify_signature(None).is_err() {
@@ -145,14 +147,14 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
             _ => return Err(unlimited()),
         }
     }
-    // A kind of name without any subtree is not constrained at all.
+    // A name type without any subtree is unconstrained.
     match names > 0 && addresses > 0 {
         true => Ok(()),
         false => Err(unlimited()),
     }
 }
 
-/// A network as name constraints have it: the address, and the mask.
+/// Encodes a network for name constraints: the address followed by the mask.
 fn network(address: &str, prefix: u8) -> Vec<u8> {
     let address: IpAddr = address.parse().expect("the table holds addresses");
     let address = match address {
@@ -164,7 +166,7 @@ fn network(address: &str, prefix: u8) -> Vec<u8> {
     [address, mask].concat()
 }
 
-/// Parameters of a certificate that is valid from an hour ago, for clocks that are slow.
+/// Returns parameters of a certificate valid since an hour ago, to allow for slow clocks.
 fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
@@ -173,7 +175,7 @@ fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
     parameters
 }
 
-/// A new authority: its certificate with its key, and its certificate alone, as PEM text.
+/// Creates an authority; returns its certificate with its key, and its certificate alone, as PEM text.
 fn make(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
     let mut parameters = dated(now, ROOT_LIFETIME);
@@ -195,7 +197,7 @@ fn make(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
     });
     let mut serial = [0; 16];
     aws_lc_rs::rand::fill(&mut serial).map_err(|_| rcgen::Error::RingUnspecified)?;
-    // Positive, and not zero (RFC 5280 section 4.1.2.2).
+    // Positive and not zero (RFC 5280 section 4.1.2.2).
     serial[0] = serial[0] & 0x7f | 0x40;
     parameters.serial_number = Some(SerialNumber::from_slice(&serial));
     let certificate = parameters.self_signed(&key)?.pem();
@@ -286,7 +288,7 @@ mod tests {
         std::fs::remove_dir_all(path).unwrap();
     }
 
-    /// OpenSSL decides whether the chain is valid.
+    /// Uses OpenSSL to validate the chain.
     #[test]
     fn it_vouches_for_private_names_alone() {
         let path = scratch("constraints");

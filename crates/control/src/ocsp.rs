@@ -1,4 +1,4 @@
-//! OCSP (RFC 6960, in the profile of RFC 5019): what is asked about a certificate, and what is believed of the response.
+//! OCSP (RFC 6960, with the profile of RFC 5019): requests, and validation of responses.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,16 +8,16 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::verify::verify_signature;
 use x509_parser::x509::AlgorithmIdentifier;
 
-/// How far the responder's clock may be ahead.
+/// Tolerated clock skew of the responder.
 const SKEW: Duration = Duration::from_secs(300);
-/// How long a response without `nextUpdate` is used.
+/// Lifetime of a response without `nextUpdate`.
 const LIFETIME: Duration = Duration::from_secs(3_600);
-/// The longest response that is stapled, in bytes: each handshake carries it.
+/// Maximum size of a stapled response in bytes; every handshake carries it.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 16 * 1024;
 
-/// The identifier of `id-pkix-ocsp-basic`, in DER.
+/// Object identifier `id-pkix-ocsp-basic`, in DER.
 const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
-/// SHA-1 as an AlgorithmIdentifier, in DER: what responders of RFC 5019 know.
+/// AlgorithmIdentifier of SHA-1 in DER, the hash that RFC 5019 responders support.
 const SHA1: &[u8] = &[0x30, 9, 6, 5, 0x2b, 0x0e, 3, 2, 0x1a, 5, 0];
 
 const SEQUENCE: u8 = 0x30;
@@ -27,24 +27,24 @@ const BITS: u8 = 0x03;
 const OBJECT: u8 = 0x06;
 const TIME: u8 = 0x18;
 
-/// What a response is to be about.
+/// Identifies the certificate that a response must be about.
 pub(crate) struct CertificateId {
     /// The issuer's certificate, in DER.
     issuer: Vec<u8>,
-    /// `CertID` without its frame (section 4.1.1).
+    /// Content of `CertID`, without tag and length (section 4.1.1).
     content: Vec<u8>,
 }
 
-/// A response that is believed.
+/// A validated response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Staple {
-    /// The whole response, in DER.
+    /// The complete response in DER.
     pub(crate) der: Vec<u8>,
     pub(crate) this_update: SystemTime,
     pub(crate) next_update: SystemTime,
 }
 
-/// A value in DER with its frame.
+/// Encodes a value in DER with its tag and length.
 fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut all = vec![tag];
     match u8::try_from(content.len()) {
@@ -60,16 +60,16 @@ fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Reads values in DER one after the other.
+/// Reader of consecutive DER values.
 struct Der<'d>(&'d [u8]);
 
 impl<'d> Der<'d> {
-    /// The next value: its tag, its content, and both with the frame.
+    /// Returns the next value: its tag, its content, and the entire encoding.
     fn next(&mut self) -> Option<(u8, &'d [u8], &'d [u8])> {
         let (tag, first) = (*self.0.first()?, usize::from(*self.0.get(1)?));
         let (len, start) = match first {
             0..=0x7f => (first, 2),
-            // Four bytes of length are 4 GiB.
+            // Four length bytes suffice for 4 GiB.
             0x81..=0x84 => {
                 let digits = self.0.get(2..2 + (first & 0x7f))?;
                 (digits.iter().fold(0, |all, byte| all << 8 | usize::from(*byte)), 2 + digits.len())
@@ -82,18 +82,18 @@ impl<'d> Der<'d> {
         Some((tag, content, whole))
     }
 
-    /// The content of the next value, which has this tag.
+    /// Returns the content of the next value if it has this tag.
     fn take(&mut self, tag: u8) -> Option<&'d [u8]> {
         self.next().filter(|(found, ..)| *found == tag).map(|(_, content, _)| content)
     }
 
-    /// The content of the next value if it has this tag; else nothing is read.
+    /// Returns the content of the next value if it has this tag; otherwise consumes nothing.
     fn optional(&mut self, tag: u8) -> Option<&'d [u8]> {
         (self.0.first() == Some(&tag)).then(|| self.take(tag)).flatten()
     }
 }
 
-/// A GeneralizedTime of RFC 5280: `20261122170000Z`.
+/// Parses a GeneralizedTime of RFC 5280: `20261122170000Z`.
 fn moment(text: &[u8]) -> Option<SystemTime> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     if text.len() != 14 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -108,10 +108,10 @@ fn moment(text: &[u8]) -> Option<SystemTime> {
 }
 
 impl CertificateId {
-    /// That of a certificate and its issuer's, both in DER.
+    /// Creates the identifier of a certificate from it and its issuer's certificate, both in DER.
     ///
     /// # Errors
-    /// Where one of them cannot be read, or the second did not sign the first.
+    /// Fails if one of them cannot be parsed, or the second did not sign the first.
     pub(crate) fn new(certificate: &[u8], issuer: &[u8]) -> Result<CertificateId, String> {
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let (_, authority) = X509Certificate::from_der(issuer).map_err(|error| error.to_string())?;
@@ -126,20 +126,22 @@ impl CertificateId {
         Ok(CertificateId { issuer: issuer.to_vec(), content })
     }
 
-    /// The request for it (section 4.1.1). It has no nonce: responders of RFC 5019 sign responses in advance.
+    /// Returns the request (section 4.1.1). It has no nonce, because RFC 5019 responders sign responses in
+    /// advance.
     pub(crate) fn request(&self) -> Vec<u8> {
         let mut all = tlv(SEQUENCE, &self.content);
-        // OCSPRequest, TBSRequest, requestList and Request are frames around CertID.
+        // OCSPRequest, TBSRequest, requestList and Request wrap CertID.
         for _ in 0..4 {
             all = tlv(SEQUENCE, &all);
         }
         all
     }
 
-    /// Reads a response, and verifies that it is the issuer's, about this certificate, good, and of now.
+    /// Parses a response and verifies that it is signed by the issuer, about this certificate, good and
+    /// current.
     ///
     /// # Errors
-    /// Why it is not stapled.
+    /// Reason why the response is not stapled.
     pub(crate) fn staple(&self, der: &[u8], now: SystemTime) -> Result<Staple, String> {
         if der.len() > RESPONSE_BYTES_MAX {
             return Err(format!("a response of {} bytes, and {RESPONSE_BYTES_MAX} are the most", der.len()));
@@ -152,7 +154,7 @@ impl CertificateId {
             .next()
             .filter(|(tag, name, _)| *tag == SEQUENCE && name.first() == Some(&OBJECT))
             .ok_or_else(malformed)?;
-        // Its bits are whole bytes.
+        // The signature consists of whole bytes.
         let (_, _, signature) = parts
             .next()
             .filter(|(tag, bits, _)| *tag == BITS && bits.first() == Some(&0))
@@ -180,7 +182,7 @@ impl CertificateId {
         }
     }
 
-    /// The answer about this certificate, after its CertID.
+    /// Returns the SingleResponse about this certificate, after its CertID.
     fn single<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
         let mut data = Der(data);
         // version, responderID, producedAt
@@ -198,7 +200,7 @@ impl CertificateId {
         None
     }
 
-    /// Verifies the signature: by the issuer itself, or by a responder that it has delegated this to (section 4.2.2.2).
+    /// Verifies the signature by the issuer itself, or by a delegated responder (section 4.2.2.2).
     fn verify(
         &self,
         signed: &[u8],
@@ -236,7 +238,7 @@ impl CertificateId {
     }
 }
 
-/// The BasicOCSPResponse in a response (section 4.2.1); an error where the responder says that it has none.
+/// Returns the BasicOCSPResponse of a response (section 4.2.1); an error if the responder reports a failure.
 fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
     let mut outer = Der(der);
     let mut response = Der(outer.take(SEQUENCE).filter(|_| outer.0.is_empty())?);
@@ -254,7 +256,7 @@ fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
     Some(Ok(bytes.take(OCTETS)?))
 }
 
-/// Whether two CertIDs are the same; the parameters of the hash may be absent or NULL.
+/// Whether two CertIDs are equal; the hash algorithm's parameters may be absent or NULL.
 fn same_id(one: &[u8], other: &[u8]) -> bool {
     let parts = |id| {
         let mut id = Der(id);
@@ -298,7 +300,7 @@ mod tests {
         (parameters.signed_by(&key, &authority.issuer).unwrap().der().to_vec(), key)
     }
 
-    /// A response as a responder makes it.
+    /// Creates a response as a responder would.
     fn response(
         id: &CertificateId,
         status: &[u8],
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(unlimited.next_update, now() + LIFETIME);
         assert!(refused(&response(&id, GOOD, TIMES, other.issuer.key(), b"")).contains("signed"));
         assert!(refused(&response(&id, GOOD, TIMES, &own_key, b"")).contains("signed"));
-        // About another certificate of the same issuer.
+        // Response about another certificate of the same issuer.
         let another = CertificateId::new(&leaf(&ours, 5, None).0, &ours.der).unwrap();
         assert!(refused(&response(&another, GOOD, TIMES, key, b"")).contains("another certificate"));
         assert!(refused(&vec![0x30; RESPONSE_BYTES_MAX + 1]).contains("bytes"));

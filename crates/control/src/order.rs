@@ -1,4 +1,4 @@
-//! One order of a certificate from one directory (RFC 8555).
+//! A single certificate order from one directory (RFC 8555).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,30 +19,30 @@ use crate::sink::{CertificateSink, HttpChallenges};
 use crate::store::StateFolder;
 use crate::subject::Subject;
 
-/// A directory of an authority: the URL where ACME begins (RFC 8555 section 7.1.1).
+/// An ACME directory of an authority (RFC 8555 section 7.1.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
-    /// An `https` URL.
+    /// URL with the scheme `https`.
     pub url: String,
-    /// The account that new ACME accounts are bound to.
+    /// External account that new ACME accounts are bound to.
     pub external_account: Option<ExternalAccount>,
-    /// The profile of certificates, such as `shortlived`.
+    /// Certificate profile, such as `shortlived`.
     pub profile: Option<String>,
 }
 
 impl Directory {
-    /// A directory of which no more is known than its URL.
+    /// Creates a directory with a URL and nothing else.
     pub fn at(url: impl Into<String>) -> Directory {
         Directory { url: url.into(), external_account: None, profile: None }
     }
 }
 
-/// An account at the authority that a new ACME account is bound to (RFC 8555 section 7.3.4).
+/// External account that a new ACME account is bound to (RFC 8555 section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
-    /// The key's identifier.
+    /// Key identifier.
     pub id: String,
-    /// The HMAC key, decoded.
+    /// HMAC key, decoded.
     pub key: Vec<u8>,
 }
 
@@ -52,14 +52,14 @@ impl std::fmt::Debug for ExternalAccount {
     }
 }
 
-/// How control over a name is shown.
+/// Method of proving control over a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChallengeKind {
-    /// A file on port 80 (RFC 8555 section 8.3).
+    /// HTTP-01: a resource on port 80 (RFC 8555 section 8.3).
     Http,
-    /// A certificate on port 443 (RFC 8737).
+    /// TLS-ALPN-01: a certificate on port 443 (RFC 8737).
     TlsAlpn,
-    /// A TXT record (RFC 8555 section 8.4).
+    /// DNS-01: a TXT record (RFC 8555 section 8.4).
     Dns,
 }
 
@@ -80,7 +80,8 @@ impl ChallengeKind {
         }
     }
 
-    /// Whether a subject can be shown so: DNS-01 alone shows wildcards (section 7.1.3), and never addresses (RFC 8738).
+    /// Whether the challenge is possible for a subject: wildcards require DNS-01 (section 7.1.3), which is
+    /// not possible for addresses (RFC 8738).
     fn shows(self, subject: &Subject) -> bool {
         match subject {
             Subject::Ip(_) => self != ChallengeKind::Dns,
@@ -90,7 +91,8 @@ impl ChallengeKind {
 }
 
 impl Subject {
-    /// Why control over it cannot be shown with these challenges, with the remedy; `None` where it can.
+    /// Returns why control over the subject cannot be proved with these challenges, and the remedy; `None` if
+    /// it can.
     pub fn missing_challenge(&self, kinds: &[ChallengeKind]) -> Option<&'static str> {
         if kinds.iter().any(|kind| kind.shows(self)) {
             return None;
@@ -107,27 +109,28 @@ impl Subject {
     }
 }
 
-/// How certificates are obtained.
+/// Options for obtaining certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Directories: each is tried where those before it fail.
+    /// Directories in order of preference; each is tried if those before it fail.
     pub directories: Vec<Directory>,
-    /// Where the authority writes to about the account.
+    /// Contact address of the account.
     pub email: Option<String>,
-    /// Ways to show control over a name: the next one is taken after each failure.
+    /// Challenges in order of preference; after each failure the next one is used.
     pub challenges: Vec<ChallengeKind>,
-    /// Who sets the records of DNS-01 challenges.
+    /// Provider of the TXT records of DNS-01 challenges.
     pub dns: Option<DnsRecords>,
-    /// The URL that confirms names which clients ask for and nobody has configured; `None` for no such names.
+    /// URL that confirms names which clients request and the configuration does not list; `None` to disable
+    /// on-demand certificates.
     pub ask: Option<String>,
-    /// The state folder.
+    /// State folder.
     pub state: PathBuf,
-    /// Certificates that are trusted for directories beside the system's, as PEM text.
+    /// Certificates trusted for directories in addition to the system's, as PEM text.
     pub roots_pem: Vec<u8>,
 }
 
 impl Options {
-    /// The way to show control over a subject at the attempt after so many failures.
+    /// Returns the challenge for a subject after this number of failures.
     pub(crate) fn challenge(
         &self,
         subject: &Subject,
@@ -136,7 +139,8 @@ impl Options {
     ) -> Result<ChallengeKind, String> {
         let mut kinds: Vec<ChallengeKind> =
             self.challenges.iter().copied().filter(|kind| kind.shows(subject)).collect();
-        // The authority may reach any of the servers that share the state folder; the token is in the folder.
+        // The authority may connect to any server that shares the state folder; only the token is available
+        // to all of them.
         if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
             kinds.retain(|kind| *kind != ChallengeKind::TlsAlpn);
         }
@@ -150,12 +154,12 @@ impl Options {
     }
 }
 
-/// Why an order failed.
+/// Reason why an order failed.
 #[derive(Debug, Clone)]
 pub(crate) struct OrderFailure {
     pub(crate) kind: FailureKind,
     pub(crate) text: String,
-    /// How long the directory asked to wait.
+    /// Wait requested by the directory.
     pub(crate) wait: Option<Duration>,
 }
 
@@ -165,10 +169,11 @@ impl OrderFailure {
     }
 }
 
-/// One for each directory's URL: one order makes the account, and the others wait for it. It keeps when that failed last.
+/// One lock per directory URL, so that a single order creates the account while others wait. Holds the last
+/// failure and its time.
 pub(crate) type AccountLocks = HashMap<String, tokio::sync::Mutex<Option<(Instant, OrderFailure)>>>;
 
-/// What orders share.
+/// Context shared by all orders.
 pub(crate) struct OrderContext<'a> {
     pub(crate) options: &'a Options,
     pub(crate) intervals: &'a Intervals,
@@ -178,15 +183,16 @@ pub(crate) struct OrderContext<'a> {
     pub(crate) sink: &'a dyn CertificateSink,
     pub(crate) challenges: &'a HttpChallenges,
     pub(crate) is_shared: bool,
-    /// The clock.
+    /// Clock.
     pub(crate) now: &'a (dyn Fn() -> SystemTime + Send + Sync),
 }
 
-/// A challenge that can be answered until it is dropped.
+/// A challenge response that is available until this is dropped.
 enum Shown<'a> {
     Token(&'a OrderContext<'a>, String),
     ServerName(&'a OrderContext<'a>, String),
-    /// The record's name and value; it is removed before the order ends, which takes a command or a request.
+    /// The record's name and value. Removed explicitly before the order ends, because that takes a command or
+    /// a request.
     Record(String, String),
 }
 
@@ -203,7 +209,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Runs a step again while the directory does not accept its nonce, which happens at any time (RFC 8555 section 6.5).
+/// Retries a step while the directory rejects its nonce, which can happen at any time (RFC 8555 section 6.5).
 async fn with_nonce<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Result<T, Error> {
     const ATTEMPTS_MAX: usize = 12;
     for _ in 1..ATTEMPTS_MAX {
@@ -216,7 +222,7 @@ async fn with_nonce<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Resul
 }
 
 impl<'a> OrderContext<'a> {
-    /// A failure of a step, with what the directory said about the next attempt.
+    /// Converts the error of a step to a failure, including the directory's `Retry-After`.
     fn failed(&self, error: Error) -> OrderFailure {
         let asked = self.client.take_retry_after();
         let (kind, wait) = match &error {
@@ -244,8 +250,8 @@ impl<'a> OrderContext<'a> {
         OrderFailure { kind, text, wait }
     }
 
-    /// The account at a directory: the stored one, or a new one. The stored one is another one than that which the
-    /// authority has `forgotten`.
+    /// Returns the account at a directory: the stored one, or a new one. An account that the authority has
+    /// `forgotten` is not reused.
     async fn account(&self, directory: &Directory, forgotten: Option<&str>) -> Result<Account, OrderFailure> {
         let asked = Instant::now();
         let lock = self.accounts.get(&directory.url).expect("each directory of the options has a lock");
@@ -263,7 +269,7 @@ impl<'a> OrderContext<'a> {
             let builder = Account::builder_with_http(Box::new(self.client_of(directory)));
             return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
         }
-        // An order that waited while another one failed does not ask the directory again.
+        // An order that waited for a failed attempt of another one does not retry it.
         if let Some((_, known)) = failure.as_ref().filter(|(at, _)| *at >= asked) {
             return Err(known.clone());
         }
@@ -299,7 +305,7 @@ impl<'a> OrderContext<'a> {
     /// Obtains a certificate and returns it with its key.
     ///
     /// # Errors
-    /// What failed, and whether the directory can be asked again soon.
+    /// Reason of the failure, and whether the directory can be asked again soon.
     pub(crate) async fn obtain(
         &'a self,
         directory: &Directory,
@@ -307,12 +313,12 @@ impl<'a> OrderContext<'a> {
         kind: ChallengeKind,
         replaces: Option<&KeyedChain>,
     ) -> Result<KeyedChain, OrderFailure> {
-        // What an earlier step left.
+        // Discard the value of an earlier step.
         let _ = self.client.take_retry_after();
         let mut account = self.account(directory, None).await?;
         let mut made = self.new_order(&account, directory, subject, replaces).await;
         if made.as_ref().is_err_and(|error| problem(error) == Some("accountDoesNotExist")) {
-            // The authority has forgotten it.
+            // The authority has deleted the account.
             account = self.account(directory, Some(account.id())).await?;
             made = self.new_order(&account, directory, subject, replaces).await;
         }
@@ -333,7 +339,7 @@ impl<'a> OrderContext<'a> {
         self.finish(&mut order, subject).await
     }
 
-    /// What the DNS hook wrote to stderr.
+    /// Logs the stderr output of the DNS hook.
     fn hook_said(&self, subject: &Subject, text: &str) {
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             self.sink.info(&format!("certificates: {subject}: the DNS hook: {line}"));
@@ -367,7 +373,7 @@ impl<'a> OrderContext<'a> {
                 }));
             }
             Some(name) => Some(name.as_str()),
-            // Let's Encrypt issues for addresses by this profile alone.
+            // Let's Encrypt issues certificates for addresses only with this profile.
             None => {
                 Some("shortlived").filter(|name| matches!(subject, Subject::Ip(_)) && profiles.contains(name))
             }
@@ -380,7 +386,8 @@ impl<'a> OrderContext<'a> {
             let made =
                 with_nonce(async || account.new_order(&plain().replaces(identifier.clone())).await).await;
             match made {
-                // No ARI there, or the certificate was replaced already, or is not that authority's: order as if new.
+                // The directory has no ARI, or the certificate was already replaced or is from another
+                // authority: create an ordinary order.
                 Err(Error::Unsupported(_)) => {}
                 Err(Error::Api(problem))
                     if problem.r#type.as_deref() != Some(&format!("{PROBLEM}rateLimited")) => {}
@@ -390,7 +397,7 @@ impl<'a> OrderContext<'a> {
         with_nonce(async || account.new_order(&plain()).await).await
     }
 
-    /// Shows control over what the order names.
+    /// Completes the order's authorizations.
     async fn validate(
         &'a self,
         order: &mut Order,
@@ -400,7 +407,7 @@ impl<'a> OrderContext<'a> {
     ) -> Result<(), OrderFailure> {
         let mut count = 0;
         loop {
-            // Made again for each, as one borrows the order; what was fetched is kept.
+            // Created again in each round because it borrows the order; fetched data is kept.
             let mut authorizations = order.authorizations();
             let mut next = authorizations.next().await;
             for _ in 0..count {
@@ -474,7 +481,7 @@ impl<'a> OrderContext<'a> {
             ChallengeKind::Dns => {
                 let dns = self.options.dns.as_ref().ok_or("neither `dns` nor `dns_hook` is set")?;
                 let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
-                // Also where that fails: what has not been answered may have been done.
+                // Registered even if this fails, because a request without an answer may have been executed.
                 shown.push(Shown::Record(name.clone(), value.clone()));
                 let said = dns.add((&name, &value), (self.now)(), self.intervals).await?;
                 self.hook_said(subject, &said);
@@ -483,7 +490,7 @@ impl<'a> OrderContext<'a> {
         Ok(())
     }
 
-    /// Why the authorizations of an order are not valid.
+    /// Returns why the authorizations of an order are invalid.
     async fn reason(&self, order: &mut Order) -> String {
         let mut reasons = Vec::new();
         let mut authorizations = order.authorizations();
@@ -499,7 +506,7 @@ impl<'a> OrderContext<'a> {
         }
     }
 
-    /// Sends the request for the certificate, waits for it and checks it.
+    /// Finalizes the order, waits for the certificate and checks it.
     async fn finish(&self, order: &mut Order, subject: &Subject) -> Result<KeyedChain, OrderFailure> {
         let made = KeyPair::generate().and_then(|key| Ok((request(subject)?.serialize_request(&key)?, key)));
         let (request, key) = made.map_err(|error| OrderFailure::refused(error.to_string()))?;
@@ -519,7 +526,7 @@ impl<'a> OrderContext<'a> {
         }
     }
 
-    /// The renewal window that the authority suggests, and how soon to ask again.
+    /// Returns the renewal window that the authority suggests, and the time until the next query.
     pub(crate) async fn renewal_info(
         &self,
         directory: &Directory,
@@ -538,7 +545,7 @@ impl<'a> OrderContext<'a> {
     }
 }
 
-/// What is asked for: the subject as the only name.
+/// Returns the parameters of a certificate request with the subject as its only name.
 fn request(subject: &Subject) -> Result<CertificateParams, rcgen::Error> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
@@ -549,7 +556,7 @@ fn request(subject: &Subject) -> Result<CertificateParams, rcgen::Error> {
     Ok(parameters)
 }
 
-/// The certificate of a TLS-ALPN-01 challenge (RFC 8737 section 3).
+/// Returns the certificate of a TLS-ALPN-01 challenge (RFC 8737 section 3).
 fn challenge_certificate(
     subject: &Subject,
     digest: &[u8],

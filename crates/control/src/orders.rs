@@ -1,4 +1,4 @@
-//! The orders for each name: when they are due, from which directory, and what is kept of them.
+//! Orders of each name: their times, the directory, and the stored results.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -17,28 +17,29 @@ use crate::status::CertificateStatus;
 use crate::store::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
 
-/// Orders under way at a time.
+/// Maximum number of concurrent orders.
 const ORDERS_MAX: usize = 4;
-/// A certificate is not renewed sooner than after this time, or a third of its lifetime, whatever window the authority
-/// suggests: one that always suggests the past would be asked for ever.
+/// Minimum age of a certificate at its renewal, or a third of its lifetime if that is shorter, whatever
+/// window the authority suggests. Otherwise an authority that always suggests the past would be asked
+/// endlessly.
 const AGE_MIN: Duration = Duration::from_secs(3_600);
-/// The longest time that the `ask` URL may take.
+/// Timeout of the `ask` URL.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
-/// What the renewer takes from its surroundings.
+/// Environment of the renewer.
 #[derive(Clone)]
 pub struct Environment {
-    /// The clock.
+    /// Clock.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
-    /// Random numbers, for jitter alone.
+    /// Random numbers, used only for jitter.
     pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// How long it waits.
+    /// Durations of waits and timeouts.
     pub intervals: Intervals,
-    /// The name of this machine, for that of its local authority.
+    /// Name of this machine, used in the name of its local authority.
     pub host: String,
 }
 
-/// What the thread and its handle share.
+/// State shared by the control thread and its handle.
 pub(crate) struct RenewerState {
     pub(crate) environment: Environment,
     pub(crate) sink: Arc<dyn CertificateSink>,
@@ -71,7 +72,7 @@ impl RenewerState {
         self.statuses().insert(subject.clone(), status);
     }
 
-    /// Something keeps a name from having a certificate.
+    /// Records the reason why a name has no certificate.
     pub(crate) fn set_error(&self, subject: &Subject, text: &str) {
         let now = self.now();
         let mut statuses = self.statuses();
@@ -80,19 +81,19 @@ impl RenewerState {
     }
 }
 
-/// The stored certificate of a name, as it was last read.
+/// The stored certificate of a name, as last read.
 #[derive(Default)]
 pub(crate) struct Loaded {
     pub(crate) chain: Option<KeyedChain>,
-    /// When its file was written.
+    /// Modification time of the file.
     pub(crate) written: Option<SystemTime>,
-    /// Nothing is ordered before that time, because the state folder does not keep what orders bring.
+    /// Time before which nothing is ordered, because the state folder cannot store the result.
     hold_until: Option<SystemTime>,
 }
 
 impl Loaded {
-    /// Reads and installs the certificate if its file is another one; returns the record, with a time of renewal for the
-    /// certificate as it is now.
+    /// Reads and installs the certificate if its file has changed; returns the record, with a renewal time
+    /// for the current certificate.
     pub(crate) fn load(
         &mut self,
         state: &RenewerState,
@@ -140,29 +141,29 @@ fn write_record(state: &RenewerState, store: &StateFolder, subject: &Subject, re
     }
 }
 
-/// What orders share, while the options are the same.
+/// Context shared by orders while the options stay the same.
 pub(crate) struct Orders {
     pub(crate) state: Arc<RenewerState>,
     options: Options,
     pub(crate) store: StateFolder,
     client: WebClient,
     accounts: AccountLocks,
-    /// Who confirms names that nobody has configured.
+    /// Client of the `ask` URL, which confirms names that are not configured.
     pub(crate) confirmer: Option<Confirmer>,
-    /// Orders under way at a time.
+    /// Limits the number of concurrent orders.
     permits: Semaphore,
 }
 
 impl Orders {
-    /// Opens the state folder, and makes the client.
+    /// Opens the state folder and creates the client.
     ///
     /// # Errors
-    /// Which of them cannot be used, and why.
+    /// Names the one that failed, with the reason.
     pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, String> {
         let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
-        // A client of its own: its `Retry-After` is not that of a directory.
+        // A separate client, so that its `Retry-After` is not mistaken for that of a directory.
         let ask_max = ASK_MAX.min(state.environment.intervals.request_max);
         let confirmer = options
             .ask
@@ -174,7 +175,8 @@ impl Orders {
         Ok(Orders { state, options, store, client, accounts, confirmer, permits })
     }
 
-    /// Waits, but not longer than until the next look at the clock and the folder; returns whether a renewal was asked for.
+    /// Waits, at most until the next check of the clock and the folder; returns whether a renewal was
+    /// requested.
     pub(crate) async fn wait(&self, wait: Duration, renew: &Notify) -> bool {
         tokio::select! {
             () = renew.notified() => true,
@@ -200,9 +202,9 @@ impl Orders {
         self.options.directories.iter().find(|directory| directory.url == url)
     }
 
-    /// When the next order is due; `None` for now.
+    /// Returns the time of the next order; `None` for immediately.
     pub(crate) fn due(&self, record: &CertificateRecord, loaded: &Loaded) -> Option<SystemTime> {
-        // A certificate of a directory that is not used any more, such as one for tests, is replaced.
+        // A certificate from a directory that is no longer configured, such as one for tests, is replaced.
         let is_foreign = record.directory.as_deref().is_some_and(|url| self.directory(url).is_none());
         let renew_at = record.renew_at.filter(|_| loaded.chain.is_some() && !is_foreign);
         [renew_at, record.retry_at, loaded.hold_until].into_iter().flatten().max()
@@ -225,14 +227,14 @@ impl Orders {
                 return state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
             }
         };
-        // Another server may have obtained it in the meantime.
+        // Another server may have obtained it meanwhile.
         let mut record = loaded.load(state, &self.store, subject);
         let is_due = self.due(&record, loaded).is_none_or(|due| due <= state.now());
         if !is_due && !is_asked {
             return;
         }
         if let Err(error) = self.store.write_record(subject, &record) {
-            // What would be obtained could not be kept: it would be ordered again and again.
+            // The result could not be stored and would be ordered again and again.
             return self.hold(subject, loaded, &error);
         }
         let _permit = self.permits.acquire().await;
@@ -266,7 +268,7 @@ impl Orders {
         drop(lock);
     }
 
-    /// The state folder cannot be written.
+    /// Suspends orders of the name, because the state folder cannot be written.
     fn hold(&self, subject: &Subject, loaded: &mut Loaded, error: &io::Error) {
         let state = &self.state;
         let text = format!("the state folder {}: {error}", self.store.path().display());
@@ -307,7 +309,7 @@ impl Orders {
         let kind = if is_refused { FailureKind::Refused } else { FailureKind::Unreachable };
         record.failures = record.failures.saturating_add(1);
         let pause = schedule::pause(&state.environment.intervals, kind, record.failures, state.random());
-        // Every directory may have asked to wait.
+        // Every directory may have requested a wait.
         let open =
             self.options.directories.iter().map(|one| blocked.get(&one.url).copied().unwrap_or(now)).min();
         record.retry_at = Some((now + pause).max(open.unwrap_or(now)));
@@ -323,7 +325,7 @@ impl Orders {
         state.set_status(subject, CertificateStatus::of_record(subject, info, record));
     }
 
-    /// Asks the authority when the certificate is to be renewed (RFC 9773); returns how soon to ask again.
+    /// Queries the authority for the renewal window (RFC 9773); returns the time until the next query.
     pub(crate) async fn ask_window(
         &self,
         subject: &Subject,

@@ -1,7 +1,7 @@
-//! What a collector gets: OTLP over HTTP in its JSON encoding, for spans, metrics and logs alike.
+//! OTLP over HTTP in its JSON encoding, for spans, metrics and logs.
 //!
-//! A [`OtlpClient`] sends one document after the other and says which of them may be sent again, and when. What waits meanwhile, and how
-//! much of it, is up to the caller.
+//! An [`OtlpClient`] sends one document at a time and reports whether and when it may be sent again. Queueing
+//! is up to the caller.
 
 use std::fmt;
 use std::fmt::Display;
@@ -14,33 +14,33 @@ use serde_json::{Value, json};
 
 use crate::client::WebClient;
 
-/// For a collector to answer.
+/// Timeout for the collector's response.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The pause after the first failure; each further one doubles it.
+/// Pause after the first failure; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The longest pause that a collector can ask for by `Retry-After`.
+/// Upper limit for a collector's `Retry-After`.
 const ASKED_PAUSE_MAX: Duration = Duration::from_secs(300);
-/// At most so many characters of what a collector says stand in the log.
+/// Maximum number of characters of a collector's message that are logged.
 const REMARK_MAX: usize = 200;
 
-/// Where data go.
+/// Destination and resource attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpOptions {
-    /// The collector's URL, to which `/v1/traces`, `/v1/metrics` or `/v1/logs` is appended.
+    /// URL of the collector, to which `/v1/traces`, `/v1/metrics` or `/v1/logs` is appended.
     pub url: String,
-    /// The `service.name` of the data.
+    /// Value of `service.name`.
     pub service: String,
-    /// The `service.instance.id`; empty for none.
+    /// Value of `service.instance.id`; empty for none.
     pub instance: String,
-    /// Fields of each request, names and values: keys of a service, for example.
+    /// Names and values of additional header fields, for example API keys.
     pub headers: Vec<(String, String)>,
 }
 
-/// The kinds of data.
+/// Kind of telemetry data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpSignal {
-    /// Spans.
+    /// Traces (spans).
     Traces,
     /// Metrics.
     Metrics,
@@ -49,7 +49,7 @@ pub enum OtlpSignal {
 }
 
 impl OtlpSignal {
-    /// Its name, in the log and in the URL.
+    /// Returns the name for the log and the URL.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,12 +60,12 @@ impl OtlpSignal {
     }
 }
 
-/// Why a document was not taken.
+/// Reason why a document was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotTaken {
     /// The cause.
     pub text: String,
-    /// After which pause it may be sent again; `None` where the collector has refused it for good.
+    /// Pause after which it may be sent again; `None` if the collector has rejected it permanently.
     pub again: Option<Duration>,
 }
 
@@ -75,31 +75,31 @@ impl fmt::Display for NotTaken {
     }
 }
 
-/// What a collector has refused of a document that it has taken.
+/// Items that a collector has rejected from an accepted document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedItems {
-    /// Spans, data points or records.
+    /// Number of spans, data points or records.
     pub count: u64,
-    /// What it says.
+    /// Message of the collector.
     pub remark: String,
 }
 
-/// A collector of one signal. It blocks while it sends, so it belongs to a thread of its own.
+/// Client of a collector for one signal. Sending blocks, so it belongs to a dedicated thread.
 pub struct OtlpClient {
     client: WebClient,
     runtime: tokio::runtime::Runtime,
     options: OtlpOptions,
     signal: OtlpSignal,
     url: String,
-    /// Failures since the last success.
+    /// Number of failures since the last success.
     failures: u32,
 }
 
 impl OtlpClient {
-    /// A collector that nothing is sent to yet.
+    /// Creates a client; sends nothing yet.
     ///
     /// # Errors
-    /// What TLS or the wait for sockets needs is missing.
+    /// Fails if TLS or the runtime cannot be set up.
     pub fn new(options: OtlpOptions, signal: OtlpSignal) -> io::Result<OtlpClient> {
         let client = WebClient::new(b"", ANSWER_MAX).map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -107,22 +107,22 @@ impl OtlpClient {
         Ok(OtlpClient { client, runtime, options, signal, url, failures: 0 })
     }
 
-    /// The URL that documents are sent to.
+    /// Returns the URL that documents are sent to.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Sends a document of JSON; returns what the collector has refused of it.
+    /// Sends a JSON document; returns the items that the collector has rejected.
     ///
     /// # Errors
-    /// Why it was not taken.
+    /// Reason why it was not accepted.
     pub fn send(&mut self, document: Vec<u8>) -> Result<RefusedItems, NotTaken> {
         let headers = &self.options.headers;
         let sent = self.client.post_with(&self.url, "application/json", headers, document);
         let outcome = match self.runtime.block_on(sent) {
             Ok((200..=299, body)) => Ok(refused(&body)),
-            // What OTLP names as worth another attempt.
+            // Status codes that OTLP defines as retryable.
             Ok((status @ (429 | 502 | 503 | 504), _)) => {
                 let asked = self.client.take_retry_after().map(|pause| pause.min(ASKED_PAUSE_MAX));
                 let again = Some(asked.unwrap_or_default().max(self.pause()));
@@ -139,12 +139,12 @@ impl OtlpClient {
         outcome
     }
 
-    /// The pause after one more failure.
+    /// Returns the pause after the current number of failures.
     fn pause(&self) -> Duration {
         PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX)
     }
 
-    /// What a document begins with, up to its items, and what it ends with.
+    /// Returns the beginning of a document, up to its items, and its end.
     #[must_use]
     pub fn frame(&self) -> (String, String) {
         frame(&self.options, self.signal)
@@ -172,19 +172,19 @@ fn frame(options: &OtlpOptions, signal: OtlpSignal) -> (String, String) {
     (start, "]}]}]}".to_owned())
 }
 
-/// An attribute whose value is a text.
+/// Returns a string attribute.
 #[must_use]
 pub fn attribute(name: &str, value: &str) -> Value {
     json!({ "key": name, "value": { "stringValue": value } })
 }
 
-/// An attribute whose value is a whole number.
+/// Returns an integer attribute.
 #[must_use]
 pub fn attribute_number(name: &str, value: impl Display) -> Value {
     json!({ "key": name, "value": { "intValue": value.to_string() } })
 }
 
-/// What a response says was refused of the document (`partialSuccess`). A response that says nothing refuses nothing.
+/// Parses the rejected items of a response (`partialSuccess`); none if it is absent.
 fn refused(body: &[u8]) -> RefusedItems {
     let document: Value = serde_json::from_slice(body).unwrap_or_default();
     let partial = &document["partialSuccess"];
@@ -196,17 +196,17 @@ fn refused(body: &[u8]) -> RefusedItems {
     RefusedItems { count: count.unwrap_or(0), remark: remark(text) }
 }
 
-/// The beginning of a text, in one line.
+/// Returns the beginning of a text, as a single line.
 fn remark(text: &str) -> String {
     text.trim().chars().take(REMARK_MAX).map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
-/// What there is to report of a collector, one line each.
+/// Log function for messages about a collector, one line each.
 pub type OtlpLog = Box<dyn Fn(&str) + Send>;
 
-/// Says once that a collector is away, and once that it is back and what was lost meanwhile.
+/// Logs once that a collector is unavailable, and once that it is available again and how much was lost.
 pub struct OtlpReport {
-    /// What is counted: `requests whose spans`.
+    /// Name of the counted items, such as `requests whose spans`.
     what: &'static str,
     log: OtlpLog,
     is_failing: bool,
@@ -214,20 +214,20 @@ pub struct OtlpReport {
 }
 
 impl OtlpReport {
-    /// Reports to `log`; `dropped` counts what was lost since the last report.
+    /// Creates a report to `log`; `dropped` counts the losses since the last report.
     #[must_use]
     pub fn new(what: &'static str, dropped: Arc<AtomicU64>, log: OtlpLog) -> OtlpReport {
         OtlpReport { what, log, is_failing: false, dropped }
     }
 
-    /// A document was not taken; `then` is what becomes of the data.
+    /// Records that a document was not accepted; `then` describes the consequence for the data.
     pub fn failed(&mut self, place: &str, error: &NotTaken, then: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             (self.log)(&format!("{place}: {error}; {then}"));
         }
     }
 
-    /// A document was taken.
+    /// Records that a document was accepted.
     pub fn succeeded(&mut self, place: &str, refused: &RefusedItems) {
         let was_failing = std::mem::take(&mut self.is_failing);
         let (dropped, what) = (self.dropped.swap(0, Ordering::Relaxed), self.what);
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// A collector that gives these responses, one a connection, and what it was sent.
+    /// Returns a collector that sends these responses, one per connection, and a receiver of the requests.
     fn collector(responses: Vec<&'static str>) -> (OtlpClient, std::sync::mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -291,7 +291,7 @@ mod tests {
         let for_good = send().unwrap_err();
         assert_eq!((for_good.text.as_str(), for_good.again), ("a response with status 400: no t", None));
         assert_eq!(send(), Ok(RefusedItems { count: 3, remark: "old".into() }));
-        // A success ends the growth of the pause.
+        // A success resets the pause.
         assert_eq!(again(send()), Some(PAUSE_MIN));
         let request = taken.recv().unwrap().to_lowercase();
         assert!(request.starts_with("post /v1/logs http/1.1\r\n") && request.contains("\r\napi-key: k\r\n"));

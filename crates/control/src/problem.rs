@@ -1,11 +1,11 @@
-//! The problems that directories report (RFC 8555 section 6.7).
+//! Problems that directories report (RFC 8555 section 6.7).
 
 use instant_acme::Error;
 
-/// The start of their types.
+/// Common prefix of the problem types.
 pub(crate) const PROBLEM: &str = "urn:ietf:params:acme:error:";
 
-/// The type of the problem that a directory reports.
+/// Returns the type of the problem that a directory reports, without the prefix.
 pub(crate) fn problem(error: &Error) -> Option<&str> {
     match error {
         Error::Api(problem) => problem.r#type.as_deref()?.strip_prefix(PROBLEM),
@@ -13,7 +13,7 @@ pub(crate) fn problem(error: &Error) -> Option<&str> {
     }
 }
 
-/// What a directory says, in one line.
+/// Returns a problem as one line of text.
 pub(crate) fn described(problem: &instant_acme::Problem) -> String {
     let name = problem.r#type.as_deref().map(|name| name.strip_prefix(PROBLEM).unwrap_or(name));
     let mut text = match (name, problem.detail.as_deref()) {
@@ -24,7 +24,7 @@ pub(crate) fn described(problem: &instant_acme::Problem) -> String {
     for inner in &problem.subproblems {
         text = format!("{text}; {inner}");
     }
-    // One line of the log, whatever the directory sends.
+    // Control characters are replaced, so that the text remains a single log line.
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
 }
 

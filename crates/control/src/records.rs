@@ -1,4 +1,4 @@
-//! How the TXT records of DNS-01 challenges are set and removed (RFC 8555 section 8.4).
+//! Management of the TXT records of DNS-01 challenges (RFC 8555 section 8.4).
 
 use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
@@ -7,20 +7,20 @@ use crate::dns_update::DnsServer;
 use crate::hook;
 use crate::schedule::Intervals;
 
-/// Who sets and removes the records.
+/// Provider of the TXT records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsRecords {
-    /// A command, in words.
+    /// A command with its arguments.
     Hook(Vec<OsString>),
     /// A DNS server, by dynamic update.
     Update(DnsServer),
 }
 
 impl DnsRecords {
-    /// Adds a record; it ends once the authority will see it. Returns what a hook wrote to stderr.
+    /// Adds a record; completes when the authority can see it. Returns the stderr output of a hook.
     ///
     /// # Errors
-    /// Why it could not be added.
+    /// Reason why it could not be added.
     pub(crate) async fn add(
         &self,
         (name, value): (&str, &str),
@@ -39,10 +39,10 @@ impl DnsRecords {
         }
     }
 
-    /// Removes a record. Returns what a hook wrote to stderr.
+    /// Removes a record. Returns the stderr output of a hook.
     ///
     /// # Errors
-    /// Why it could not be removed.
+    /// Reason why it could not be removed.
     pub(crate) async fn remove(
         &self,
         (name, value): (&str, &str),

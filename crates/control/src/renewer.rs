@@ -1,4 +1,4 @@
-//! The control thread: it keeps a certificate for each name.
+//! The control thread, which obtains and renews the certificate of each name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -22,9 +22,9 @@ use crate::status::CertificateStatus;
 use crate::store::StateFolder;
 use crate::subject::{Issuer, Subject};
 
-/// Reports of missing names that wait for the thread.
+/// Capacity of the queue of reported names without a certificate.
 const MISSING_MAX: usize = 64;
-/// The least time between two lines of the log about names that get no certificate.
+/// Minimum interval between two log lines about names that get no certificate.
 const LOGGED_MIN: Duration = Duration::from_secs(1);
 
 enum RenewerCommand {
@@ -32,7 +32,7 @@ enum RenewerCommand {
     Renew(Subject),
 }
 
-/// The handle of the control thread, which ends when this is dropped.
+/// Handle of the control thread, which ends when this is dropped.
 pub struct CertificateRenewer {
     commands: Option<UnboundedSender<RenewerCommand>>,
     missing: MissingNames,
@@ -41,11 +41,11 @@ pub struct CertificateRenewer {
 }
 
 impl CertificateRenewer {
-    /// Installs the certificates that are stored, and starts the thread that obtains the others and renews them. What keeps
-    /// it from doing so is logged and tried again: it never keeps the server from starting.
+    /// Installs the stored certificates, and starts the thread that obtains missing ones and renews all of
+    /// them. Failures are logged and retried; they never prevent the server from starting.
     ///
     /// # Errors
-    /// Where there can be no thread.
+    /// Fails if no thread can be created.
     pub fn start(
         options: Options,
         subjects: Vec<Subject>,
@@ -54,7 +54,7 @@ impl CertificateRenewer {
         challenges: HttpChallenges,
     ) -> io::Result<CertificateRenewer> {
         let state = Arc::new(RenewerState::new(environment, sink, challenges));
-        // Before the first connection, so that a restart is not seen.
+        // Before the first connection, so that clients do not notice a restart.
         if let Ok(store) = StateFolder::open(&options.state) {
             let public = subjects.iter().filter(|subject| subject.issuer() == Issuer::Public);
             public.for_each(|subject| _ = Loaded::default().load(&state, &store, subject));
@@ -72,7 +72,7 @@ impl CertificateRenewer {
             match runtime {
                 Ok(runtime) => {
                     runtime.block_on(LocalSet::new().run_until(run(theirs, received, reported)));
-                    // A look-up of a name may take long, and nobody waits for it.
+                    // A name lookup may take long, and its result is not needed.
                     runtime.shutdown_background();
                 }
                 Err(error) => theirs.sink.error(&format!("certificates are not renewed: {error}")),
@@ -84,12 +84,12 @@ impl CertificateRenewer {
         Ok(manager)
     }
 
-    /// Keeps certificates for these names from now on, and no others. Names that stay keep theirs.
+    /// Replaces the set of names with certificates. Names that remain keep theirs.
     pub fn serve(&self, options: Options, subjects: Vec<Subject>) {
         self.send(RenewerCommand::Serve(Box::new(options), subjects));
     }
 
-    /// Renews the certificate of a name now; returns whether there is such a name.
+    /// Renews the certificate of a name immediately; returns whether the name is known.
     pub fn renew(&self, subject: &Subject) -> bool {
         let is_there = self.state.statuses().contains_key(subject);
         if is_there {
@@ -98,18 +98,18 @@ impl CertificateRenewer {
         is_there
     }
 
-    /// Where clients' wishes for names without a certificate are reported.
+    /// Returns the handle for reporting requested names without a certificate.
     pub fn missing_names(&self) -> MissingNames {
         self.missing.clone()
     }
 
-    /// What is known of each certificate, in the order of names.
+    /// Returns the status of each certificate, sorted by name.
     pub fn statuses(&self) -> Vec<CertificateStatus> {
         self.state.statuses().values().cloned().collect()
     }
 
     fn send(&self, command: RenewerCommand) {
-        // A thread that has ended has logged why.
+        // If the thread has ended, it has logged the reason.
         let _ = self.commands.as_ref().map(|commands| commands.send(command));
     }
 }
@@ -121,33 +121,33 @@ impl Drop for CertificateRenewer {
     }
 }
 
-/// The way for serving threads to report names for which there is no certificate. Clones are the same.
+/// Handle for serving threads to report names without a certificate. All clones share one queue.
 #[derive(Clone)]
 pub struct MissingNames(Sender<(String, Option<IpAddr>)>);
 
 impl MissingNames {
-    /// A client with this address has asked for a name that has no certificate. Returns at once; where too many are reported, some
-    /// are not looked at.
+    /// Reports that a client with this address requested a name without a certificate. Never blocks; if the
+    /// queue is full, the report is dropped.
     pub fn report(&self, name: &str, client: Option<IpAddr>) {
-        // A thread that is behind has enough to do.
+        // The queue is full: the report is dropped.
         let _ = self.0.try_send((name.to_owned(), client));
     }
 }
 
-/// A name that a task keeps a certificate for.
+/// A name whose certificate is maintained by a task.
 struct Kept {
     task: AbortHandle,
     renew: Rc<Notify>,
 }
 
-/// What happens to the control thread.
+/// Event for the control thread.
 enum RenewerEvent {
     Command(RenewerCommand),
-    /// A client has asked for a name that has no certificate.
+    /// A client requested a name without a certificate.
     Missing(String, Option<IpAddr>),
-    /// The `ask` URL has answered, or has not.
+    /// A query of the `ask` URL was completed, possibly without an answer.
     Answered(Subject, AskAnswer, String),
-    /// The state folder may be of use by now.
+    /// Time to try the state folder again.
     Look,
 }
 
@@ -170,7 +170,7 @@ async fn run(
     loop {
         let again = tokio::time::sleep(keeper.state.environment.intervals.look);
         let event = tokio::select! {
-            // A name that is missing means something only once it is known what is served.
+            // Missing names can be handled only once it is known which names are served.
             biased;
             command = commands.recv() => match command {
                 Some(command) => RenewerEvent::Command(command),
@@ -194,22 +194,22 @@ async fn run(
     }
 }
 
-/// The tasks, and the names that they are for.
+/// Tasks of the control thread, and the names that they maintain.
 struct Keeper {
     state: Arc<RenewerState>,
     kept: HashMap<Subject, Kept>,
     served: Option<(Box<Options>, Option<Rc<Orders>>)>,
-    /// The names of the configuration.
+    /// Names from the configuration.
     configured: BTreeSet<Subject>,
-    /// Those that clients have asked for.
+    /// Names requested by clients.
     demand: Demand,
-    /// When an answer was logged last.
+    /// Time at which an answer was last logged.
     logged: Option<Instant>,
     answers: UnboundedSender<(Subject, AskAnswer, String)>,
 }
 
 impl Keeper {
-    /// Whether the state folder could not be used.
+    /// Whether the state folder could not be opened yet.
     fn is_waiting(&self) -> bool {
         self.served.as_ref().is_some_and(|(_, orders)| orders.is_none())
     }
@@ -231,7 +231,7 @@ impl Keeper {
         self.look();
     }
 
-    /// Starts what is not running yet, as far as the state folder allows.
+    /// Starts the tasks that are not running, if the state folder is available.
     fn look(&mut self) {
         let Some((options, orders)) = &mut self.served else { return };
         let configured: Vec<Subject> = self.configured.iter().cloned().collect();
@@ -241,7 +241,7 @@ impl Keeper {
         let Some(orders) = orders.clone() else { return };
         serve_private(&self.state, &orders.store, &configured);
         if orders.confirmer.is_some() {
-            // What was confirmed before a restart is served from its first moment on, and asked about at its renewal.
+            // Names confirmed before a restart are served immediately, and confirmed again at their renewal.
             let stored = demanded_before(&orders.store);
             let stored = stored.iter().filter(|subject| !self.configured.contains(subject));
             stored.for_each(|subject| _ = self.demand.confirm(subject));
@@ -282,7 +282,7 @@ impl Keeper {
         self.kept.insert(subject.clone(), Kept { task: task.abort_handle(), renew });
     }
 
-    /// A client has asked for a name without a certificate: asks whether it is to have one.
+    /// Queries whether a name that a client requested is to have a certificate.
     fn missing(&mut self, name: &str, client: Option<IpAddr>) {
         let Some((_, Some(orders))) = &self.served else { return };
         let Ok(subject) = Subject::parse(name) else { return };
@@ -296,7 +296,7 @@ impl Keeper {
         tokio::task::spawn_local(async move {
             let Some(confirmer) = &orders.confirmer else { return };
             let (answer, text) = confirmer.ask(&subject).await;
-            // At the end of the thread nobody receives it.
+            // The receiver is gone when the thread ends.
             let _ = answers.send((subject, answer, text));
         });
     }
@@ -305,7 +305,7 @@ impl Keeper {
         let now = Instant::now();
         let is_new = self.demand.answered(subject, answer, now);
         let line = || format!("certificates: {subject}: {text}");
-        // Clients choose the names: they do not fill the log.
+        // Rate-limited, because clients choose the names.
         let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_MIN);
         match answer {
             AskAnswer::Yes => self.state.sink.info(&line()),
@@ -330,10 +330,10 @@ impl Keeper {
     }
 }
 
-/// The key of the task that reads the tokens of other servers: no subject is empty.
+/// Key of the task that reads the tokens of other servers; no real subject is empty.
 const SHARED: Subject = Subject::Dns(String::new());
 
-/// Names with a stored certificate that clients may have asked for.
+/// Returns the names with a stored certificate that clients may have requested.
 fn demanded_before(store: &StateFolder) -> Vec<Subject> {
     let mut stored = store.subjects().unwrap_or_default();
     stored.retain(|subject| is_demandable(subject) && store.certificate_time(subject).is_some());
@@ -341,7 +341,7 @@ fn demanded_before(store: &StateFolder) -> Vec<Subject> {
     stored
 }
 
-/// Removes what is not served any more, and takes note of what is.
+/// Removes certificates that are no longer served, and adds the statuses of new ones.
 fn forget(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
     let gone = old.iter().filter(|subject| !new.contains(subject));
     gone.for_each(|subject| {
@@ -359,7 +359,7 @@ fn forget(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
     }
 }
 
-/// Opens the state folder and the client; where that fails, it is said of every name.
+/// Opens the state folder and the client; a failure is recorded in the status of every name.
 fn open(state: &Arc<RenewerState>, options: &Options, subjects: &[Subject]) -> Option<Orders> {
     match Orders::open(state, options) {
         Ok(orders) => Some(orders),
@@ -386,7 +386,7 @@ fn serve_private(state: &RenewerState, store: &StateFolder, subjects: &[Subject]
     private.filter(missing).for_each(|subject| _ = issue(state, store, subject));
 }
 
-/// Issues a certificate of the local authority, and returns when it is to be renewed.
+/// Issues a certificate of the local authority; returns its renewal time.
 fn issue(state: &RenewerState, store: &StateFolder, subject: &Subject) -> Option<SystemTime> {
     let now = state.now();
     let issued = LocalAuthority::open(store, &state.environment.host, now)
@@ -428,7 +428,8 @@ async fn keep_private(orders: Rc<Orders>, subject: Subject, renew: Rc<Notify>) {
     }
 }
 
-/// Reads the tokens that other servers wrote to the state folder: the authority may ask any of them.
+/// Reads the tokens that other servers write to the state folder, because the authority may connect to any of
+/// the servers.
 async fn share_tokens(orders: Rc<Orders>) {
     let intervals = &orders.state.environment.intervals;
     let (mut seen, mut known): (_, Vec<String>) = (None, Vec::new());
@@ -448,8 +449,8 @@ async fn share_tokens(orders: Rc<Orders>) {
     }
 }
 
-/// Obtains and renews the certificate of a public name. One that a client has asked for is confirmed again before each renewal; the
-/// answer goes to `answers`.
+/// Obtains and renews the certificate of a public name. An on-demand name is confirmed again before each
+/// renewal; the answer is sent to `answers`.
 async fn keep_public(
     orders: Rc<Orders>,
     subject: Subject,
@@ -458,7 +459,7 @@ async fn keep_public(
 ) {
     let state = orders.state.clone();
     let mut loaded = Loaded::default();
-    // Already served by now, if it was there at the start.
+    // Already served if it existed at the start.
     let mut blocked = HashMap::new();
     let mut ask_window_at = state.now();
     let mut is_asked = false;
@@ -472,7 +473,7 @@ async fn keep_public(
             {
                 let (answer, text) = confirmer.ask(&subject).await;
                 if answer != AskAnswer::Yes {
-                    // After a no this task is aborted.
+                    // After a negative answer this task is aborted.
                     let _ = answers.send((subject.clone(), answer, text));
                     let pause = state.environment.intervals.retry_max;
                     is_asked = tokio::time::timeout(pause, renew.notified()).await.is_ok();
@@ -480,13 +481,13 @@ async fn keep_public(
                 }
             }
             let before = loaded.written;
-            // Boxed: it is large, and there may be thousands of tasks that only wait.
+            // Boxed, because it is large and thousands of tasks may be idle.
             Box::pin(orders.attempt(&subject, &mut loaded, &mut blocked, is_asked)).await;
             is_asked = false;
             if loaded.written != before {
                 ask_window_at = state.now();
             }
-            // Held by another server: no busy waiting.
+            // Locked by another server: wait before the next attempt.
             is_asked |= orders.wait(state.environment.intervals.poll, &renew).await;
             continue;
         }

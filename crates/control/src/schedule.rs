@@ -1,33 +1,34 @@
-//! When a certificate is renewed, and when an order that failed is tried again. The clock and the randomness come from
-//! the caller.
+//! Times of renewals and of retries after failed orders. The clock and the random numbers are provided by the
+//! caller.
 
 use std::time::{Duration, SystemTime};
 
-/// The lengths of waits.
+/// Durations of waits and timeouts.
 #[derive(Debug, Clone)]
 pub struct Intervals {
-    /// How often the clock and the state folder are looked at.
+    /// Interval at which the clock and the state folder are checked.
     pub look: Duration,
-    /// The pause after the first order that failed because a directory was not reached; it doubles up to `retry_max`.
+    /// Pause after the first order that failed because a directory was unreachable; doubles up to
+    /// `retry_max`.
     pub retry_first: Duration,
-    /// The longest such pause.
+    /// Maximum pause after unreachable directories.
     pub retry_max: Duration,
-    /// The pause after the first order that a directory refused; it is four times as long after each further one, up to
-    /// `refused_max`. Let's Encrypt allows five failed validations of a name in an hour.
+    /// Pause after the first order that a directory refused; multiplied by four after each further one, up to
+    /// `refused_max`. Let's Encrypt allows five failed validations per name and hour.
     pub refused_first: Duration,
-    /// The longest such pause.
+    /// Maximum pause after refused orders.
     pub refused_max: Duration,
-    /// The pause before a directory is first asked what has become of an order; it grows by half with each.
+    /// Pause before the first poll of an order's state; grows by half with each poll.
     pub poll: Duration,
-    /// The longest time that a directory may take to validate, and then to issue.
+    /// Timeout of the validation, and of the issuance after it.
     pub order_max: Duration,
-    /// The longest time of one request to a directory.
+    /// Timeout of one request to a directory.
     pub request_max: Duration,
-    /// The longest run of the DNS hook.
+    /// Timeout of the DNS hook.
     pub hook_max: Duration,
-    /// How long other servers that share the state folder get to read a token.
+    /// Time that other servers that share the state folder get to read a token.
     pub settle: Duration,
-    /// The least and the longest time between two questions for the renewal window.
+    /// Minimum and maximum interval between two queries for the renewal window.
     pub renewal_info: std::ops::RangeInclusive<Duration>,
 }
 
@@ -50,33 +51,33 @@ impl Default for Intervals {
     }
 }
 
-/// Why an order failed, as far as the next one depends on it.
+/// Kind of a failure, which determines the pause before the next order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// The directory was not reached, or has a problem of its own.
+    /// The directory was unreachable, or reported an internal problem.
     Unreachable,
     /// The directory refused the order.
     Refused,
 }
 
-/// A part of `whole`, evenly distributed from nothing to nearly all.
+/// Returns a random part of `whole`, uniformly distributed.
 fn part_of(whole: Duration, random: u64) -> Duration {
     whole.mul_f64(f64::from((random >> 32) as u32) / f64::from(u32::MAX))
 }
 
-/// Two thirds of the lifetime, and up to a fiftieth of it earlier, so that certificates issued together are not renewed
-/// together.
+/// Returns the renewal time: two thirds of the lifetime, minus up to a fiftieth of it, so that certificates
+/// issued together are not renewed together.
 pub(crate) fn renew_at(not_before: SystemTime, not_after: SystemTime, random: u64) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
     not_before + lifetime * 2 / 3 - part_of(lifetime / 50, random)
 }
 
-/// A moment of the window that the authority suggests (RFC 9773 section 4.2).
+/// Returns a random time in the window that the authority suggests (RFC 9773 section 4.2).
 pub(crate) fn within(start: SystemTime, end: SystemTime, random: u64) -> SystemTime {
     start + part_of(end.duration_since(start).unwrap_or_default(), random)
 }
 
-/// The pause after the `failures`th failure in a row, with up to a quarter more.
+/// Returns the pause after the `failures`th consecutive failure, extended by up to a quarter.
 pub(crate) fn pause(intervals: &Intervals, kind: FailureKind, failures: u32, random: u64) -> Duration {
     let (first, factor, longest) = match kind {
         FailureKind::Unreachable => (intervals.retry_first, 2u32, intervals.retry_max),
@@ -101,7 +102,7 @@ mod tests {
             assert_eq!(renew_at(start, end, 0), start + days * DAY * 2 / 3);
             assert_eq!(renew_at(start, end, u64::MAX), start + days * DAY * 2 / 3 - days * DAY / 50);
         }
-        // A certificate that ends before it begins is renewed at once.
+        // A certificate that ends before it begins is renewed immediately.
         assert_eq!(renew_at(start, start - DAY, u64::MAX), start);
         assert_eq!(within(start, start + DAY, 0), start);
         assert_eq!(within(start, start + DAY, u64::MAX), start + DAY);

@@ -1,57 +1,57 @@
-//! What serving gets from this crate.
+//! Interfaces to the serving threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Who serves with the certificates, and writes the log. Called on the control thread, and on the thread that starts it.
+/// Receiver of certificates and log messages. Called on the control thread, and on the thread that starts it.
 pub trait CertificateSink: Send + Sync + 'static {
-    /// Serves a chain and its key, both in one PEM text, for `name` from now on: a DNS name (`*.example.com` too) or an IP
-    /// address.
+    /// Begins to serve a chain and its key, both in one PEM text, for `name`: a DNS name (including
+    /// `*.example.com`) or an IP address.
     ///
     /// # Errors
-    /// Why it cannot be served.
+    /// Reason why the certificate cannot be served.
     fn install(&self, name: &str, pem: &str) -> Result<(), String>;
 
-    /// Serves no certificate for `name` any more.
+    /// Stops serving a certificate for `name`.
     fn remove(&self, name: &str);
 
-    /// Serves a certificate and its key, both in one PEM text, where a client names `server_name` and offers the protocol
-    /// `acme-tls/1` (RFC 8737).
+    /// Serves a certificate and its key, both in one PEM text, to clients that send `server_name` and offer
+    /// the protocol `acme-tls/1` (RFC 8737).
     ///
     /// # Errors
-    /// Why it cannot be served.
+    /// Reason why the certificate cannot be served.
     fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String>;
 
-    /// The end of [`CertificateSink::set_challenge`].
+    /// Reverts [`CertificateSink::set_challenge`].
     fn remove_challenge(&self, server_name: &str);
 
-    /// Logs what happened.
+    /// Logs a normal event.
     fn info(&self, text: &str);
 
-    /// Logs what failed and is tried again.
+    /// Logs a failure that is retried.
     fn warn(&self, text: &str);
 
-    /// Logs what somebody should look at.
+    /// Logs a problem that requires attention.
     fn error(&self, text: &str);
 }
 
-/// The responses to HTTP-01 challenges, by token (RFC 8555 section 8.3). Cheap to clone.
+/// Responses to HTTP-01 challenges, by token (RFC 8555 section 8.3). Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct HttpChallenges(Arc<ChallengeTable>);
 
 #[derive(Debug, Default)]
 struct ChallengeTable {
-    /// How many there are: most of the time none, and no lock is taken.
+    /// Number of responses. Usually zero, in which case no lock is taken.
     count: AtomicUsize,
     by_token: RwLock<HashMap<String, String>>,
 }
 
 impl HttpChallenges {
-    /// The path below which they are answered.
+    /// Path prefix of challenge requests.
     pub const PATH: &str = "/.well-known/acme-challenge/";
 
-    /// The body of the response to a request for this path, if it is that of a challenge.
+    /// Returns the body of the response to a request for this path, if there is a challenge.
     pub fn response(&self, path: &[u8]) -> Option<String> {
         if self.0.count.load(Ordering::Acquire) == 0 {
             return None;

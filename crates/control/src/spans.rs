@@ -1,4 +1,4 @@
-//! Spans of requests for a collector.
+//! Export of request spans to a collector.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,61 +12,62 @@ use crate::otlp::{
     NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, attribute, attribute_number,
 };
 
-/// Requests whose spans may wait for the collector; those of more are dropped and counted.
+/// Maximum number of requests whose spans wait for the collector; the spans of further ones are dropped and
+/// counted.
 const WAITING_MAX: usize = 4_096;
-/// Requests whose spans are sent together, and how long the first of them waits at most.
+/// Maximum number of requests per batch, and the maximum time that a batch is held open.
 const BATCH_MAX: usize = 256;
 const BATCH_TIME: Duration = Duration::from_secs(1);
-/// How often it is looked whether spans that wait for a collector are still to be sent.
+/// Interval at which a wait for the collector checks whether the spans are still to be sent.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a span is of, by OTLP's numbers.
+/// Kind of a span, numbered as in OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SpanKind {
-    /// Work inside of this server.
+    /// Work inside this server.
     Internal = 1,
-    /// A request that this server answers.
+    /// A request that this server handles.
     Server = 2,
     /// A request that this server sends.
     Client = 3,
 }
 
-/// The value of an attribute.
+/// Value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpanValue {
-    /// A text.
+    /// String.
     Text(String),
-    /// A whole number.
+    /// Unsigned integer.
     Number(u64),
-    /// By how much something has grown, or shrunk.
+    /// Signed difference.
     Change(i64),
 }
 
-/// A span that has ended.
+/// A completed span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedSpan {
-    /// The trace.
+    /// Trace id.
     pub trace: u128,
-    /// The span that this one is part of; 0 for none.
+    /// Id of the parent span; 0 for none.
     pub parent: u64,
-    /// Its own id.
+    /// Span id.
     pub span: u64,
-    /// Its name.
+    /// Span name.
     pub name: String,
-    /// What it is of.
+    /// Span kind.
     pub kind: SpanKind,
-    /// When it began and ended, in nanoseconds since 1970.
+    /// Start time in nanoseconds since 1970.
     pub start_ns: u64,
-    /// See `start_ns`.
+    /// End time in nanoseconds since 1970.
     pub end_ns: u64,
-    /// What is known of it, by the names of OpenTelemetry's semantic conventions.
+    /// Attributes, named by OpenTelemetry's semantic conventions.
     pub attributes: Vec<(&'static str, SpanValue)>,
-    /// Whether this server has failed.
+    /// Whether the span ended with an error of this server.
     pub is_error: bool,
 }
 
-/// Sends spans from a thread of its own, which ends when no clone is left. Cheap to clone.
+/// Sends spans from a dedicated thread, which ends when the last clone is dropped. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SpanExporter {
     sender: SyncSender<Vec<EndedSpan>>,
@@ -75,7 +76,7 @@ pub struct SpanExporter {
 }
 
 impl SpanExporter {
-    /// Starts the thread; nothing is sent yet.
+    /// Starts the thread; sends nothing yet.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -94,13 +95,13 @@ impl SpanExporter {
         Ok(SpanExporter { sender, dropped, options })
     }
 
-    /// Where they go.
+    /// Returns the options of the collector.
     #[must_use]
     pub fn options(&self) -> &OtlpOptions {
         &self.options
     }
 
-    /// Hands over the spans of a request. Never blocks: where too many wait they are dropped and counted.
+    /// Enqueues the spans of a request. Never blocks: if the queue is full, they are dropped and counted.
     pub fn send(&self, spans: Vec<EndedSpan>) {
         if self.sender.try_send(spans).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -108,17 +109,18 @@ impl SpanExporter {
     }
 }
 
-/// What has become of the spans so far.
+/// Progress of the export.
 struct SentSpans {
     report: OtlpReport,
     /// Requests whose spans were dropped since the last report.
     dropped: Arc<AtomicU64>,
-    /// Those that hand over spans: when none is left, nothing more is tried.
+    /// Owned by the exporters; if none is left, retries stop.
     exporters: Weak<OtlpOptions>,
 }
 
 impl SentSpans {
-    /// Sends the spans of these requests, again while the collector is away. Meanwhile others wait.
+    /// Sends the spans of these requests, with retries while the collector is unavailable. Other spans wait
+    /// meanwhile.
     fn send(&mut self, collector: &mut OtlpClient, batch: &[Vec<EndedSpan>]) {
         let place = format!("traces: {}", collector.url());
         loop {
@@ -144,7 +146,7 @@ impl SentSpans {
     }
 }
 
-/// The next spans to send; `None` once nobody can hand over any more.
+/// Returns the next batch; `None` once all exporters were dropped.
 fn next_batch(spans: &Receiver<Vec<EndedSpan>>) -> Option<Vec<Vec<EndedSpan>>> {
     let mut batch = vec![spans.recv().ok()?];
     let until = Instant::now() + BATCH_TIME;
@@ -157,7 +159,8 @@ fn next_batch(spans: &Receiver<Vec<EndedSpan>>) -> Option<Vec<Vec<EndedSpan>>> {
     Some(batch)
 }
 
-/// An `ExportTraceServiceRequest` in OTLP's JSON encoding: ids in hexadecimal digits, 64-bit numbers as text.
+/// Returns an `ExportTraceServiceRequest` in OTLP's JSON encoding: hexadecimal ids, 64-bit numbers as
+/// strings.
 fn document(collector: &OtlpClient, batch: &[Vec<EndedSpan>]) -> Vec<u8> {
     let (start, end) = collector.frame();
     let spans: Vec<String> = batch.iter().flatten().map(|ended| span(ended).to_string()).collect();

@@ -1,5 +1,5 @@
-//! OCSP responses that the server presents with its certificates (stapling, RFC 6066 section 8): fetched from the responder
-//! that a certificate names, and renewed before they expire.
+//! OCSP stapling (RFC 6066 section 8): responses are fetched from the responder that a certificate names,
+//! presented with the certificate, and renewed before they expire.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,54 +14,54 @@ use tokio::task::{AbortHandle, LocalSet};
 use crate::client::WebClient;
 use crate::ocsp::{CertificateId, Staple};
 
-/// Requests under way at a time.
+/// Maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 4;
 
-/// What stapling takes from its surroundings.
+/// Environment of the stapler.
 #[derive(Clone)]
 pub struct StapleEnvironment {
-    /// The clock.
+    /// Clock.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
-    /// The longest time of a request to a responder.
+    /// Timeout of a request to a responder.
     pub request_max: Duration,
-    /// The pause after a request that failed; it doubles up to `retry_max`.
+    /// Pause after a failed request; doubles up to `retry_max`.
     pub retry_first: Duration,
-    /// The longest such pause.
+    /// Maximum pause after failed requests.
     pub retry_max: Duration,
-    /// How often the clock is looked at.
+    /// Interval at which the clock is checked.
     pub look: Duration,
-    /// Logs what failed and is tried again.
+    /// Logs a failure that is retried.
     pub warn: Arc<dyn Fn(&str) + Send + Sync>,
-    /// Logs what happened.
+    /// Logs a normal event.
     pub info: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-/// A certificate that names a responder, and who presents it.
+/// A certificate that names an OCSP responder, and the callback that staples a response to it.
 pub struct StapledCertificate {
-    /// What it is called in the log: its file, or its name.
+    /// Name for the log: the file, or the subject.
     pub name: String,
-    /// Its chain in DER: its issuer's certificate is the second.
+    /// Chain in DER; the issuer's certificate is the second.
     pub chain: Vec<Vec<u8>>,
-    /// The responder's URL.
+    /// URL of the responder.
     pub responder: String,
-    /// Whether clients refuse it without a response (must-staple, RFC 7633).
+    /// Whether clients reject the certificate without a response (must-staple, RFC 7633).
     pub is_required: bool,
-    /// Presents it with this response, or with none, from now on.
+    /// Sets the stapled response, or none.
     pub staple: Box<dyn Fn(Option<Vec<u8>>) + Send>,
 }
 
-/// Whose certificates are replaced together.
+/// Owner of a set of certificates, which are replaced together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StapleOwner {
-    /// Those of the configuration's files.
+    /// The configuration, for certificates in files.
     Files,
-    /// The certificate that the server has obtained for a name.
+    /// The server itself, for the certificate that it has obtained for a name.
     Name(String),
 }
 
 type WatchCommand = (StapleOwner, Vec<StapledCertificate>);
 
-/// The handle of the thread, which ends when this is dropped.
+/// Handle of the OCSP thread, which ends when this is dropped.
 pub struct OcspStapler {
     watches: Option<UnboundedSender<WatchCommand>>,
     thread: Option<JoinHandle<()>>,
@@ -71,7 +71,7 @@ impl OcspStapler {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Where there can be no thread, or TLS cannot be set up.
+    /// Fails if no thread can be created, or TLS cannot be set up.
     pub fn start(environment: StapleEnvironment) -> io::Result<OcspStapler> {
         let (watches, received) = unbounded_channel();
         let client = WebClient::new(b"", environment.request_max).map_err(io::Error::other)?;
@@ -80,7 +80,7 @@ impl OcspStapler {
             match runtime {
                 Ok(runtime) => {
                     runtime.block_on(LocalSet::new().run_until(run(environment, client, received)));
-                    // A look-up of a name may take long, and nobody waits for it.
+                    // A name lookup may take long, and its result is not needed.
                     runtime.shutdown_background();
                 }
                 Err(error) => (environment.warn)(&format!("OCSP: no response is fetched: {error}")),
@@ -89,9 +89,9 @@ impl OcspStapler {
         Ok(OcspStapler { watches: Some(watches), thread: Some(thread) })
     }
 
-    /// Keeps responses for these certificates from now on, and no others of this owner.
+    /// Replaces the certificates of this owner for which responses are fetched.
     pub fn watch(&self, owner: StapleOwner, certificates: Vec<StapledCertificate>) {
-        // A thread that has ended has logged why.
+        // If the thread has ended, it has logged the reason.
         let _ = self.watches.as_ref().map(|watches| watches.send((owner, certificates)));
     }
 }
@@ -103,12 +103,12 @@ impl Drop for OcspStapler {
     }
 }
 
-/// What the tasks share.
+/// State shared by the tasks.
 struct StaplerState {
     environment: StapleEnvironment,
     client: WebClient,
     permits: Semaphore,
-    /// Responses by certificate: a certificate that is read again keeps its response.
+    /// Responses by certificate, so that a certificate that is loaded again keeps its response.
     fetched: Mutex<HashMap<Vec<u8>, Staple>>,
 }
 
@@ -138,13 +138,13 @@ async fn run(
     }
 }
 
-/// When a response is replaced: half-way to its end.
+/// Returns the time at which a response is replaced: half of its lifetime.
 fn renew_at(staple: &Staple) -> SystemTime {
     let lifetime = staple.next_update.duration_since(staple.this_update).unwrap_or_default();
     staple.this_update + lifetime / 2
 }
 
-/// Keeps a response for a certificate.
+/// Keeps a certificate's response up to date.
 async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
     let environment = &state.environment;
     let key = certificate.chain.first().cloned().unwrap_or_default();
@@ -168,7 +168,7 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
             (certificate.staple)(None);
             (environment.warn)(&unstapled(&certificate, "the last response has expired"));
         }
-        // A pause that is longer than any was begun before the clock was set back.
+        // A pause longer than the maximum dates from before the clock was set back.
         let pause_end = retry_at.filter(|at| *at <= now + environment.retry_max);
         let due = current.as_ref().map(renew_at).into_iter().chain(pause_end).max();
         if due.is_none_or(|due| due <= now) {
@@ -192,7 +192,8 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
                     }
                 }
             }
-            // After a success too: a responder whose responses are always half over is not asked without end.
+            // Also after a success, so that a responder whose responses are always past half of their
+            // lifetime is not queried in a tight loop.
             let pause = environment.retry_first.saturating_mul(1 << failures.saturating_sub(1).min(12));
             retry_at = Some((environment.now)() + pause.min(environment.retry_max));
             continue;
@@ -202,7 +203,7 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
     }
 }
 
-/// A line of the log about a certificate without a new response.
+/// Returns a log line about a certificate without a new response.
 fn unstapled(certificate: &StapledCertificate, text: &str) -> String {
     let consequence = if certificate.is_required {
         "; the certificate demands one (must-staple), and clients refuse it without"

@@ -1,4 +1,4 @@
-//! The status of certificates.
+//! Status of certificates.
 
 use std::io;
 use std::path::Path;
@@ -8,30 +8,30 @@ use crate::certificate::{CertificateFacts, KeyedChain};
 use crate::store::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
 
-/// The status of one certificate.
+/// Status of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateStatus {
-    /// The name or address that it is for.
+    /// Name or address of the certificate.
     pub name: String,
-    /// Who issued it, and its lifetime; `None` where there is none yet.
+    /// Issuer and validity period; `None` if there is no certificate yet.
     pub info: Option<CertificateFacts>,
-    /// The directory that issued it; `None` for one of the local authority.
+    /// Directory that issued it; `None` for the local authority.
     pub directory: Option<String>,
-    /// When it is renewed.
+    /// Time of the renewal.
     pub renew_at: Option<SystemTime>,
-    /// When the next order is tried, where the last one failed.
+    /// Time of the next order, if the last one failed.
     pub retry_at: Option<SystemTime>,
-    /// When the last order failed, and why.
+    /// Time and reason of the last failure.
     pub last_error: Option<(SystemTime, String)>,
 }
 
 impl CertificateStatus {
-    /// Nothing is known yet.
+    /// Returns the status of a subject without a certificate.
     pub(crate) fn unknown(subject: &Subject) -> CertificateStatus {
         CertificateStatus::of_record(subject, None, &CertificateRecord::default())
     }
 
-    /// By what is stored.
+    /// Returns the status of a stored certificate.
     pub(crate) fn of_record(
         subject: &Subject,
         info: Option<CertificateFacts>,
@@ -48,10 +48,10 @@ impl CertificateStatus {
     }
 }
 
-/// What a state folder holds, in the order of names, whether a server runs or not.
+/// Returns the contents of a state folder, sorted by name, whether or not a server is running.
 ///
 /// # Errors
-/// Where the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn list(state: &Path) -> io::Result<Vec<CertificateStatus>> {
     let store = StateFolder::existing(state);
     let status = |subject: Subject| {
@@ -61,7 +61,7 @@ pub fn list(state: &Path) -> io::Result<Vec<CertificateStatus>> {
         let info = read.unwrap_or_else(|error| {
             let written = store.certificate_time(&subject).unwrap_or(SystemTime::UNIX_EPOCH);
             record.last_error = Some((written, format!("the stored certificate is not used: {error}")));
-            // The time of the next attempt is that of a failed order, not of this.
+            // The stored time of the next attempt concerns a failed order, not this failure.
             (record.renew_at, record.retry_at) = (None, None);
             None
         });

@@ -1,15 +1,16 @@
-//! The state folder: accounts, certificates with their keys, and what is known of each.
+//! The state folder: accounts, certificates with their keys, and renewal state.
 //!
 //! ```text
 //! accounts/NAME.json             an account at a directory, with its key
-//! certificates/SUBJECT.pem       the chain and its key, in one file
-//! certificates/SUBJECT.json      when it is renewed, and why an order failed
-//! challenges/TOKEN               the response to an HTTP-01 challenge, for all servers that share the folder
-//! local/authority.pem            the local authority with its key; local/root.crt without it
-//! locks/                         who has an order under way; who uses the folder
+//! certificates/SUBJECT.pem       a chain and its key, in one file
+//! certificates/SUBJECT.json      the renewal time, and the reason of the last failure
+//! challenges/TOKEN               a response to an HTTP-01 challenge, for all servers that share the folder
+//! local/authority.pem            the local authority with its key; local/root.crt without the key
+//! locks/                         locks of orders in progress, and of the folder's users
 //! ```
 //!
-//! Each file is readable by its owner alone, and replaced as a whole: written beside, synchronised, renamed.
+//! Each file is readable by its owner only, and replaced atomically: written to a temporary file,
+//! synchronised, renamed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,41 +30,41 @@ const ACCOUNTS: &str = "accounts";
 const CHALLENGES: &str = "challenges";
 const LOCKS: &str = "locks";
 const LOCAL: &str = "local";
-/// The largest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The most tokens that are read from the folder.
+/// Maximum number of tokens that are read from the folder.
 const TOKENS_MAX: usize = 1_000;
-/// Tokens older than this are removed: the server that wrote them has ended.
+/// Age after which a token is removed, because the server that wrote it has ended.
 const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
 
-/// The folder, and a lock that says that this server uses it.
+/// The state folder, with a lock that marks it as used by this server.
 #[derive(Debug)]
 pub struct StateFolder {
     path: PathBuf,
-    /// Locked shared while this server runs.
+    /// Lock file, locked in shared mode while this server runs.
     users: Option<File>,
 }
 
-/// An exclusive lock, until it is dropped.
+/// An exclusive lock, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct FolderLock(#[allow(dead_code, reason = "its drop ends the lock")] File);
 
-/// What is known of a certificate besides itself.
+/// Renewal state of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct CertificateRecord {
     /// The directory that issued the certificate.
     pub(crate) directory: Option<String>,
-    /// The serial number of the certificate that `renew_at` is for.
+    /// Serial number of the certificate to which `renew_at` applies.
     pub(crate) serial: Option<String>,
-    /// When it is to be renewed.
+    /// Time of the renewal.
     pub(crate) renew_at: Option<SystemTime>,
-    /// The window that the authority suggested last.
+    /// Renewal window last suggested by the authority.
     pub(crate) window: Option<(SystemTime, SystemTime)>,
-    /// Orders that failed since the last that did not.
+    /// Number of failed orders since the last success.
     pub(crate) failures: u32,
-    /// Before that time nothing is tried.
+    /// Earliest time of the next attempt.
     pub(crate) retry_at: Option<SystemTime>,
-    /// Why the last order failed, and when.
+    /// Time and reason of the last failure.
     pub(crate) last_error: Option<(SystemTime, String)>,
 }
 
@@ -99,17 +100,17 @@ impl CertificateRecord {
     }
 }
 
-/// Whole seconds since 1970.
+/// Converts a time to whole seconds since 1970.
 pub(crate) fn unix_s(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The same the other way; a number beyond the year 9999 is taken for it.
+/// Converts seconds since 1970 to a time, limited to the end of the year 9999.
 fn at(unix_s: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s.min(253_402_300_799))
 }
 
-/// The uppermost folder above a path that this process may not enter.
+/// Returns the topmost folder on a path that this process may not enter.
 fn closed_folder(path: &Path) -> Option<&Path> {
     let is_closed = |folder: &&Path| {
         let entered = fs::metadata(folder.join("."));
@@ -118,7 +119,7 @@ fn closed_folder(path: &Path) -> Option<&Path> {
     path.ancestors().skip(1).filter(is_closed).last()
 }
 
-/// The name of this process's user, or its number.
+/// Returns the name of this process's user, or its id if the user has no name.
 fn own_name() -> String {
     let uid = rustix::process::geteuid().as_raw().to_string();
     let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -131,10 +132,10 @@ fn own_name() -> String {
 }
 
 impl StateFolder {
-    /// Opens the folder, and makes it and the folders in it where they are missing.
+    /// Opens the folder; creates it and its subfolders if missing.
     ///
     /// # Errors
-    /// Which folder cannot be made or written, for which user, and the remedy.
+    /// Names the folder that cannot be created or written, the user, and the remedy.
     pub fn open(path: &Path) -> io::Result<StateFolder> {
         let refused = |error: io::Error| {
             let (path, user) = (std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), own_name());
@@ -155,7 +156,7 @@ impl StateFolder {
         }
         let users = lock_file(&path.join(LOCKS).join("servers")).map_err(refused)?;
         flock(&users, FlockOperation::NonBlockingLockShared).or_else(|error| match error {
-            // Another server looks just now whether it is alone.
+            // Another server is testing whether it is the only user.
             Errno::WOULDBLOCK => flock(&users, FlockOperation::LockShared),
             error => Err(error),
         })?;
@@ -164,17 +165,17 @@ impl StateFolder {
         Ok(folder)
     }
 
-    /// The folder as it is, for reading alone.
+    /// Opens the existing folder for reading only.
     pub fn existing(path: &Path) -> StateFolder {
         StateFolder { path: path.to_owned(), users: None }
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether another server uses the folder too.
+    /// Whether another server uses the folder as well.
     pub(crate) fn is_shared(&self) -> bool {
         let Some(users) = &self.users else { return false };
         let alone = flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -186,14 +187,14 @@ impl StateFolder {
         self.path.join(CERTIFICATES).join(format!("{}.{extension}", subject.file_stem()))
     }
 
-    /// The stored chain with its key, and when the file was written.
+    /// Returns the stored chain with its key, and the modification time of the file.
     pub(crate) fn certificate(&self, subject: &Subject) -> io::Result<Option<(String, SystemTime)>> {
         let path = self.certificate_path(subject, "pem");
         let Some(pem) = read(&path)? else { return Ok(None) };
         Ok(Some((pem, self.certificate_time(subject).unwrap_or(SystemTime::UNIX_EPOCH))))
     }
 
-    /// When the certificate's file was written; `None` where there is none.
+    /// Returns the modification time of the certificate's file; `None` if there is none.
     pub(crate) fn certificate_time(&self, subject: &Subject) -> Option<SystemTime> {
         fs::metadata(self.certificate_path(subject, "pem")).and_then(|found| found.modified()).ok()
     }
@@ -202,7 +203,7 @@ impl StateFolder {
         self.write(&self.certificate_path(subject, "pem"), pem.as_bytes())
     }
 
-    /// The record; an empty one where there is none that can be read.
+    /// Returns the record; an empty one if there is none or it cannot be parsed.
     pub(crate) fn record(&self, subject: &Subject) -> CertificateRecord {
         let text = read(&self.certificate_path(subject, "json")).ok().flatten().unwrap_or_default();
         serde_json::from_str(&text)
@@ -214,7 +215,7 @@ impl StateFolder {
         self.write(&self.certificate_path(subject, "json"), text.as_bytes())
     }
 
-    /// Every subject with a certificate or a record, in order.
+    /// Returns all subjects with a certificate or a record, sorted.
     pub(crate) fn subjects(&self) -> io::Result<Vec<Subject>> {
         let mut subjects = Vec::new();
         let entries = fs::read_dir(self.path.join(CERTIFICATES)).map_err(|error| {
@@ -236,7 +237,7 @@ impl StateFolder {
         Ok(subjects)
     }
 
-    /// Locks the orders for a subject; `None` while another server has one under way.
+    /// Locks the orders for a subject; `None` if another server holds the lock.
     pub(crate) fn lock(&self, subject: &Subject) -> io::Result<Option<FolderLock>> {
         let file = lock_file(&self.path.join(LOCKS).join(subject.file_stem()))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -258,7 +259,7 @@ impl StateFolder {
         self.path.join(ACCOUNTS).join(format!("{host}-{digest}.json"))
     }
 
-    /// The account at a directory, as it was written.
+    /// Returns the stored account at a directory.
     pub(crate) fn account(&self, directory: &str) -> io::Result<Option<String>> {
         read(&self.account_path(directory))
     }
@@ -276,17 +277,17 @@ impl StateFolder {
 
     pub(crate) fn remove_token(&self, token: &str) {
         if is_token(token) {
-            // It may be gone.
+            // The file may be gone already.
             let _ = fs::remove_file(self.path.join(CHALLENGES).join(token));
         }
     }
 
-    /// When the folder of tokens changed last.
+    /// Returns the modification time of the token folder.
     pub(crate) fn tokens_time(&self) -> Option<SystemTime> {
         fs::metadata(self.path.join(CHALLENGES)).and_then(|found| found.modified()).ok()
     }
 
-    /// Every token with its response. Those of servers that have ended are removed.
+    /// Returns all tokens with their responses. Tokens of servers that have ended are removed.
     pub(crate) fn tokens(&self, now: SystemTime) -> Vec<(String, String)> {
         let entries = fs::read_dir(self.path.join(CHALLENGES)).into_iter().flatten().flatten();
         let token = |entry: fs::DirEntry| {
@@ -305,7 +306,7 @@ impl StateFolder {
         entries.filter_map(token).take(TOKENS_MAX).collect()
     }
 
-    /// The local authority with its key.
+    /// Returns the local authority with its key.
     pub(crate) fn authority(&self) -> io::Result<Option<String>> {
         read(&self.authority_path())
     }
@@ -315,30 +316,30 @@ impl StateFolder {
         self.write(&self.root_path(), certificate.as_bytes())
     }
 
-    /// A lock for making the local authority; waits for it.
+    /// Acquires the lock for creating the local authority; blocks until it is available.
     pub(crate) fn lock_authority(&self) -> io::Result<FolderLock> {
         let file = lock_file(&self.path.join(LOCKS).join("local-authority"))?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(FolderLock(file))
     }
 
-    /// The file of the local authority with its key.
+    /// Path of the local authority with its key.
     pub(crate) fn authority_path(&self) -> PathBuf {
         self.path.join(LOCAL).join("authority.pem")
     }
 
-    /// The local authority's certificate, without its key.
+    /// Path of the local authority's certificate without its key.
     pub fn root_path(&self) -> PathBuf {
         self.path.join(LOCAL).join("root.crt")
     }
 
-    /// Replaces a file by one with these bytes, readable by its owner alone.
+    /// Atomically replaces a file, readable by its owner only.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let folder = path.parent().unwrap_or(&self.path);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let beside = folder.join(format!(".{}.{number}.new", std::process::id()));
-        // What an earlier process with this id left.
+        // May be left over from an earlier process with this id.
         let _ = fs::remove_file(&beside);
         let written =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside).and_then(|mut file| {
@@ -354,7 +355,7 @@ impl StateFolder {
     }
 }
 
-/// Tokens are base64url (RFC 8555 section 8.1), so that one never names a path.
+/// Whether the text is a token: base64url (RFC 8555 section 8.1), which excludes path separators.
 fn is_token(token: &str) -> bool {
     (1..=200).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -364,7 +365,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// The text of a file; `None` where there is none.
+/// Returns the text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -381,7 +382,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A folder of a test's own.
+    /// Returns a new temporary folder for a test.
     pub(crate) fn scratch(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("komainu-control-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -453,7 +454,7 @@ pub(crate) mod tests {
         let path = scratch("shared");
         let subject = Subject::parse("a.test").unwrap();
         let one = StateFolder::open(&path).unwrap();
-        // A child that another test starts has this test's descriptors until it executes its program.
+        // A child that another test starts holds this test's descriptors until it calls exec.
         let until_alone = |folder: &StateFolder| {
             let until = std::time::Instant::now() + Duration::from_secs(30);
             while folder.is_shared() {

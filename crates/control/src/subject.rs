@@ -1,14 +1,14 @@
-//! What a certificate is for: a name or an IP address, and who can issue for it.
+//! Subjects of certificates: names and IP addresses, and the issuer for each.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use config::PRIVATE_SUFFIXES;
 
-/// Names that nobody issues for.
+/// Reserved suffixes for which no certificates are issued.
 const UNUSABLE_SUFFIXES: [&str; 3] = ["invalid", "example", "onion"];
 
-/// The name or the address that a certificate is for.
+/// Subject of a certificate: a name or an address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A DNS name in lower case; `*.example.com` for every name one label below `example.com`.
@@ -17,14 +17,14 @@ pub enum Subject {
     Ip(IpAddr),
 }
 
-/// Who can issue a certificate for a subject.
+/// Issuer of certificates for a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Issuer {
     /// A public authority, by ACME.
     Public,
     /// The local authority of this machine.
     Local,
-    /// Neither.
+    /// No issuer.
     Nobody,
 }
 
@@ -32,7 +32,7 @@ impl Subject {
     /// Parses `example.com`, `*.example.com`, `192.0.2.1`, `2001:db8::1` or `[2001:db8::1]`.
     ///
     /// # Errors
-    /// What the text holds that a name does not.
+    /// Description of the invalid part of the text.
     pub fn parse(text: &str) -> Result<Subject, String> {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -50,7 +50,7 @@ impl Subject {
         }
     }
 
-    /// Who can issue for it.
+    /// Returns the issuer for the subject.
     pub fn issuer(&self) -> Issuer {
         match self {
             Subject::Ip(IpAddr::V4(address)) => issuer_v4(*address),
@@ -75,18 +75,19 @@ impl Subject {
         }
     }
 
-    /// Whether it stands for every name below another one.
+    /// Whether the subject matches every name one label below another one.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Subject::Dns(name) if name.starts_with("*."))
     }
 
-    /// The name without `*.`, as the order of a wildcard names it in DNS.
+    /// Returns the name without `*.`, as DNS-01 challenges use it.
     pub(crate) fn base(&self) -> String {
         let text = self.to_string();
         text.strip_prefix("*.").map(str::to_owned).unwrap_or(text)
     }
 
-    /// The name in the TLS handshake of a TLS-ALPN-01 challenge: for an address its reverse name (RFC 8738 section 6).
+    /// Returns the server name in the TLS handshake of a TLS-ALPN-01 challenge; for an address, its reverse
+    /// name (RFC 8738 section 6).
     pub(crate) fn server_name(&self) -> String {
         match self {
             Subject::Dns(name) => name.clone(),
@@ -105,12 +106,12 @@ impl Subject {
         }
     }
 
-    /// Its name as a file: `+` stands for `*`, which no name holds and shells expand.
+    /// Returns the subject as a file name; `+`, which no name contains, replaces `*`, which shells expand.
     pub(crate) fn file_stem(&self) -> String {
         self.to_string().replace('*', "+")
     }
 
-    /// The subject of a file's name.
+    /// Returns the subject of a file name.
     pub(crate) fn of_file_stem(stem: &str) -> Option<Subject> {
         Subject::parse(&stem.replace('+', "*")).ok()
     }
@@ -133,7 +134,7 @@ fn issuer_v6(address: Ipv6Addr) -> Issuer {
     if address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local() {
         return Issuer::Local;
     }
-    // 2000::/3 is what is assigned; 2001:db8::/32 is for documents.
+    // 2000::/3 is assigned; 2001:db8::/32 is reserved for documentation.
     let [first, second, ..] = address.segments();
     match first & 0xe000 == 0x2000 && (first, second) != (0x2001, 0xdb8) {
         true => Issuer::Public,

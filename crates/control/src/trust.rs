@@ -1,4 +1,4 @@
-//! Installs the local authority's certificate where programs of this machine look for authorities, and removes it again.
+//! Installation of the local authority's certificate in this machine's trust stores, and its removal.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,37 +12,38 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::local::verify_constrained;
 
-/// The start of the file's name in the system's folder.
+/// Prefix of the file name in the system's folder.
 const FILE: &str = "komainu-local-authority-";
-/// The start of the certificate's name in databases of NSS.
+/// Prefix of the certificate's nickname in NSS databases.
 const NICKNAME: &str = "Komainu local authority ";
 
-/// The places where programs look for authorities.
+/// Trust stores of this machine.
 #[derive(Debug, Clone)]
 pub struct TrustStores {
-    /// The folder of the system's own authorities.
+    /// Folder of additional system-wide authorities.
     pub system_folder: PathBuf,
-    /// The command that takes over what is in it, in words.
+    /// Command that activates the contents of the folder, with its arguments.
     pub system_update: Vec<OsString>,
-    /// The command that forgets what is gone from it, with the links to it, in words.
+    /// Command that deactivates files removed from the folder, including the links to them, with its
+    /// arguments.
     pub system_forget: Vec<OsString>,
-    /// Databases of NSS, which Chromium and Firefox use: folders that hold `cert9.db`.
+    /// NSS databases, which Chromium and Firefox use: folders that contain `cert9.db`.
     pub nss: Vec<PathBuf>,
-    /// The program that changes them.
+    /// Program that edits NSS databases.
     pub certutil: OsString,
 }
 
-/// What was done, in sentences; and what was not, with the reason.
+/// Changes that succeeded, and those that failed with the reason, as sentences.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TrustReport {
-    /// Done.
+    /// Successful changes.
     pub done: Vec<String>,
-    /// Not done, and why.
+    /// Failed changes with the reason.
     pub failed: Vec<String>,
 }
 
 impl TrustStores {
-    /// Those of a Debian system and of users with these home folders.
+    /// Returns the trust stores of a Debian system and of users with these home folders.
     pub fn of_machine(homes: &[PathBuf]) -> TrustStores {
         let mut nss = Vec::new();
         for home in homes {
@@ -57,7 +58,7 @@ impl TrustStores {
         TrustStores {
             system_folder: "/usr/local/share/ca-certificates".into(),
             system_update: vec!["update-ca-certificates".into()],
-            // Without this it may leave the link to a file that is gone.
+            // Without `--fresh` the link to a removed file may remain.
             system_forget: vec!["update-ca-certificates".into(), "--fresh".into()],
             nss,
             certutil: "certutil".into(),
@@ -73,18 +74,18 @@ impl TrustStores {
     }
 }
 
-/// Runs a command of these words, if there are any.
+/// Runs a command given as words; does nothing if there are none.
 fn run_words(words: &[OsString]) -> Result<(), String> {
     let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     run(Command::new(program).args(arguments)).map(drop)
 }
 
-/// Runs a command and returns what it wrote to stdout.
+/// Runs a command and returns its standard output.
 fn run(command: &mut Command) -> Result<String, String> {
     run_with_input(command, "")
 }
 
-/// The same, with a short text as its standard input.
+/// Runs a command with a short text as its standard input; returns its standard output.
 fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |error: io::Error| match error.kind() {
@@ -97,7 +98,7 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> 
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // A program that does not read it says why it fails.
+    // Ignored: a program that does not read its input reports why it fails.
     let _ = process.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     let output = process.wait_with_output().map_err(failed)?;
     match output.status.success() {
@@ -108,20 +109,20 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> 
     }
 }
 
-/// The certificate of a local authority.
+/// Certificate of a local authority.
 #[derive(Debug, Clone)]
 pub struct LocalRoot {
     pem: String,
-    /// The start of its SHA-256 digest, in hexadecimal digits.
+    /// Beginning of its SHA-256 digest, in hexadecimal digits.
     fingerprint: String,
 }
 
 impl LocalRoot {
-    /// The first certificate of a PEM text, which may come from anybody: it has to be one that this program makes, and can vouch for private
-    /// names alone. Whatever else is in the text is dropped.
+    /// Parses the first certificate of an untrusted PEM text. It must be one that this program creates for a
+    /// local authority, valid for private names only. The rest of the text is discarded.
     ///
     /// # Errors
-    /// There is no such certificate.
+    /// There is no valid certificate of a local authority.
     pub fn parse(text: &[u8]) -> Result<LocalRoot, String> {
         let certificate =
             CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate".to_owned())?;
@@ -147,7 +148,7 @@ pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
     match installed.map_err(|error| error.to_string()).and_then(|()| run_words(&stores.system_update)) {
         Ok(()) => report.done.push(format!("the system trusts it: {}", file.display())),
         Err(error) => {
-            // What is not in force is not left behind.
+            // Do not leave a file that is not in effect.
             let _ = fs::remove_file(&file);
             report.failed.push(format!("the system does not trust it: {}: {error}", file.display()));
         }
@@ -165,7 +166,7 @@ pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
     report
 }
 
-/// Removes the authority that [`trust`] installed, or each one, of whatever state folder.
+/// Removes the authority that [`trust`] installed, or with `None` those of all state folders.
 pub fn untrust(root: Option<&LocalRoot>, stores: &TrustStores) -> TrustReport {
     let fingerprint = root.map_or("", |root| &root.fingerprint);
     let (file, nickname) = (format!("{FILE}{fingerprint}"), format!("{NICKNAME}{fingerprint}"));
@@ -238,7 +239,7 @@ mod tests {
         fs::remove_dir_all(path).unwrap();
     }
 
-    /// A folder and a command of the test's own in place of the system's.
+    /// Uses a temporary folder and a test command in place of the system's.
     #[test]
     fn the_system_trusts_the_authority_and_forgets_it() {
         let path = scratch("trust");
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(fs::read(&files[0]).unwrap(), fs::read(store.root_path()).unwrap());
         assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
         fs::write(path.join("system/other.crt"), "").unwrap();
-        // Another folder's authority is another one.
+        // The authority of another folder is a different one.
         let other = StateFolder::open(&path.join("other")).unwrap();
         LocalAuthority::open(&other, "host", SystemTime::now()).unwrap();
         let report = untrust(Some(&root(&other)), &stores);
@@ -270,7 +271,7 @@ mod tests {
         assert_eq!(fs::read_dir(path.join("system")).unwrap().count(), 1);
         let seen = fs::read_to_string(&updates).unwrap();
         assert_eq!(seen.matches(FILE).count(), 1, "{seen}");
-        // A command that fails leaves nothing behind, and says why.
+        // A failing command leaves nothing behind, and its output is reported.
         stores.system_update = ["sh", "-c", "echo no rights >&2; exit 1"].map(OsString::from).to_vec();
         let report = trust(&root(&store), &stores);
         assert!(report.done.is_empty() && report.failed[0].contains("no rights"), "{report:?}");

@@ -1,4 +1,4 @@
-//! Keys that a client and a DNS server share, and signatures of messages by them (TSIG, RFC 8945).
+//! Keys shared with a DNS server, and message signatures made with them (TSIG, RFC 8945).
 
 use std::time::SystemTime;
 
@@ -7,9 +7,9 @@ use data_encoding::BASE64;
 
 use crate::dns::{self, DnsMessage, DnsName, DnsRecord};
 
-/// How far the clocks of client and server may differ, in seconds (section 10).
+/// Tolerated clock difference between client and server, in seconds (section 10).
 const FUDGE_S: u16 = 300;
-/// The algorithms of keys: BIND's and Knot's names.
+/// Key algorithms, named as in BIND and Knot.
 const ALGORITHMS: [(&str, &hmac::Algorithm); 4] = [
     ("hmac-sha224", &hmac::HMAC_SHA224),
     ("hmac-sha256", &hmac::HMAC_SHA256),
@@ -17,7 +17,7 @@ const ALGORITHMS: [(&str, &hmac::Algorithm); 4] = [
     ("hmac-sha512", &hmac::HMAC_SHA512),
 ];
 
-/// A key that is shared with a DNS server.
+/// A key shared with a DNS server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TsigKey {
     name: DnsName,
@@ -32,11 +32,12 @@ impl std::fmt::Debug for TsigKey {
 }
 
 impl TsigKey {
-    /// Reads a key from the text of a file: the secret in base64, or a `key` statement of BIND, as `tsig-keygen` prints it. `name` and
-    /// `algorithm` (`hmac-sha256`, which is the default; also with 224, 384, 512) stand for what the text does not say.
+    /// Parses a key file: the secret in base64, or a `key` statement of BIND as printed by `tsig-keygen`.
+    /// `name` and `algorithm` (`hmac-sha256`, the default, or 224, 384, 512) provide what the text does not
+    /// contain.
     ///
     /// # Errors
-    /// What is missing, wrong, or not the same in both places.
+    /// Description of what is missing, invalid, or contradictory between the text and the arguments.
     pub fn parse(text: &[u8], name: Option<&str>, algorithm: Option<&str>) -> Result<TsigKey, String> {
         let text = std::str::from_utf8(text).map_err(|_| "this is no text: write the secret in base64")?;
         let words = words(text);
@@ -79,7 +80,7 @@ impl TsigKey {
         Ok(TsigKey { name: DnsName::parse(name)?, algorithm, secret })
     }
 
-    /// The key's name and algorithm, for messages to people.
+    /// Name and algorithm of the key, for messages.
     pub(crate) fn described(&self) -> String {
         format!("{} ({})", self.name, self.algorithm)
     }
@@ -89,12 +90,12 @@ impl TsigKey {
         hmac::Key::new(*found.map_or(&hmac::HMAC_SHA256, |(_, algorithm)| *algorithm), &self.secret)
     }
 
-    /// The algorithm as a name in a message.
+    /// Algorithm name in wire format.
     fn algorithm_wire(&self) -> Vec<u8> {
         DnsName::parse(self.algorithm).map(|name| name.wire().to_vec()).unwrap_or_default()
     }
 
-    /// What is signed beside the message (section 4.3.3).
+    /// Returns the TSIG variables that are signed in addition to the message (section 4.3.3).
     fn variables(&self, time: &[u8], fudge: &[u8], error: u16, other: &[u8]) -> Vec<u8> {
         let mut all = self.name.wire().to_vec();
         all.extend(dns::CLASS_ANY.to_be_bytes());
@@ -108,7 +109,7 @@ impl TsigKey {
         all
     }
 
-    /// Signs a request, and returns the signature, which the response's is over.
+    /// Signs a request, and returns the signature, which is an input of the response's signature.
     pub(crate) fn sign(&self, message: &mut Vec<u8>, now: SystemTime) -> Vec<u8> {
         let now_s = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let (time, fudge) = (&now_s.to_be_bytes()[2..], FUDGE_S.to_be_bytes());
@@ -127,10 +128,10 @@ impl TsigKey {
         tag.as_ref().to_vec()
     }
 
-    /// Verifies the signature of a response to the request with the signature `request`.
+    /// Verifies the signature of a response to a request whose signature is `request`.
     ///
     /// # Errors
-    /// What the server says of ours, or why its own is not believed.
+    /// Error reported by the server, or reason why the response's signature is invalid.
     pub(crate) fn verify(
         &self,
         message: &DnsMessage<'_>,
@@ -169,7 +170,7 @@ impl TsigKey {
                 ));
             }
         }
-        // The message as it was before it was signed (section 5.3): its number of additional records is one less.
+        // Reconstruct the message before signing (section 5.3), with one additional record less.
         let mut unsigned = message.bytes[..record.start].to_vec();
         let count = u16::try_from(message.records[2].len() - 1).unwrap_or_default();
         unsigned[..2].copy_from_slice(&signed.original_id);
@@ -188,7 +189,7 @@ impl TsigKey {
         }
     }
 
-    /// What a response code says, of a request that this key has signed.
+    /// Describes a response code to a request signed with this key.
     pub(crate) fn refusal(&self, code: u8) -> String {
         let remedy = match code {
             5 => {
@@ -203,12 +204,12 @@ impl TsigKey {
     }
 }
 
-/// Domain names and algorithms are compared without case, and without the dot at the end.
+/// Compares names of domains and algorithms without case and trailing dots.
 fn same(one: &str, other: &str) -> bool {
     one.trim_end_matches('.').eq_ignore_ascii_case(other.trim_end_matches('.'))
 }
 
-/// The words of a file, without quotes, semicolons and comments; braces are words.
+/// Splits a file into words without quotes, semicolons and comments; braces are words.
 fn words(text: &str) -> Vec<String> {
     let lines = text
         .lines()
@@ -219,10 +220,10 @@ fn words(text: &str) -> Vec<String> {
     spaced.iter().flat_map(|line| line.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// The data of a TSIG record (section 4.2).
+/// Data of a TSIG record (section 4.2).
 struct Signature<'m> {
     algorithm: Vec<u8>,
-    /// Six bytes, in seconds of the Unix clock.
+    /// Six bytes, in seconds since 1970.
     time: &'m [u8],
     fudge: &'m [u8],
     tag: &'m [u8],
@@ -234,7 +235,7 @@ struct Signature<'m> {
 impl<'m> Signature<'m> {
     fn read(message: &DnsMessage<'m>, record: &DnsRecord) -> Option<Signature<'m>> {
         let data = &message.bytes[record.data.clone()];
-        // The algorithm's name is never compressed.
+        // The algorithm name is never compressed.
         let end = data.iter().position(|byte| *byte == 0)? + 1;
         let (algorithm, rest) = data.split_at(end);
         let (time, rest) = rest.split_at_checked(6)?;
@@ -302,7 +303,7 @@ mod tests {
         assert!(wrong("key \"a\" { algorithm hmac-sha256; };", None, None).contains("`secret`"));
     }
 
-    /// A request and a response to it that is signed as a server does.
+    /// Returns a request and a signed response to it.
     fn exchange(key: &TsigKey, change: impl FnOnce(&mut Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
         let name = DnsName::parse("a.example").unwrap();
         let mut request = dns::question(9, 5, &name, dns::SOA);
@@ -337,12 +338,12 @@ mod tests {
         assert!(verify(&response, &tag[1..], moment()).is_err(), "of another request");
         let later = moment() + Duration::from_secs(600);
         assert!(verify(&response, &tag, later).unwrap_err().contains("599 s"));
-        // Any byte that is changed on the way.
+        // Every byte that may be modified in transit.
         for place in 0..response.len() {
             let mut changed = response.clone();
             changed[place] ^= 1;
-            // A name's case alone does not count (byte 0x20), nor the header's identifier, which the caller compares, nor the
-            // class and lifetime of the signature's own record, which are fixed.
+            // Not covered by the signature: the case of names (bit 0x20), the id in the header, which the
+            // caller compares, and the class and TTL of the TSIG record itself, which are fixed.
             let is_same = DnsMessage::read(&changed).is_some_and(|read| read.id != 9);
             let start = DnsMessage::read(&response).unwrap().records[2][0].start;
             let is_fixed = (start + 5..start + 11).contains(&place);

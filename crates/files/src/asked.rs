@@ -8,7 +8,7 @@ use http::condition::{Conditions, Validators, Verdict};
 use http::range::{self, Wanted};
 use http::{Coding, Method, Name};
 
-/// The fields of a request that decide how a file is answered.
+/// Request fields that determine how a file is sent.
 #[derive(Debug, Default)]
 pub struct RequestFields<'r> {
     if_match: Value<'r>,
@@ -27,22 +27,22 @@ type Value<'r> = Option<Cow<'r, [u8]>>;
 /// The response to send.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendPlan {
-    /// 200.
+    /// 200 with the entire representation.
     Whole,
     /// 206 with one range.
     Part(Range<u64>),
-    /// 206 with several.
+    /// 206 with several ranges.
     Parts(Vec<Range<u64>>),
-    /// 304.
+    /// 304 Not Modified.
     NotModified,
-    /// 412.
+    /// 412 Precondition Failed.
     Failed,
-    /// 416.
+    /// 416 Range Not Satisfiable.
     Unsatisfiable,
 }
 
 impl<'r> RequestFields<'r> {
-    /// Picks these fields from a request's fields, given as name and value.
+    /// Picks the relevant fields from name-value pairs.
     pub fn of(fields: impl Iterator<Item = (Name, &'r [u8])>) -> RequestFields<'r> {
         let mut asked = RequestFields::default();
         for (name, value) in fields {
@@ -74,8 +74,8 @@ impl<'r> RequestFields<'r> {
         self.range.is_some()
     }
 
-    /// The coding of `available` for this client. Without `Accept-Encoding` it is identity (RFC 9110 section 12.5.3
-    /// would allow any coding). `None` if the client refuses all of them.
+    /// Returns the coding of `available` for this client; `None` if the client refuses all of them. Without
+    /// `Accept-Encoding`, identity is used, although RFC 9110 section 12.5.3 would allow any coding.
     #[must_use]
     pub fn coding(&self, available: &[Coding]) -> Option<Coding> {
         match &self.accept_encoding {
@@ -84,8 +84,8 @@ impl<'r> RequestFields<'r> {
         }
     }
 
-    /// The response for a representation of `length` bytes: conditions are evaluated first, then ranges (RFC 9110
-    /// section 13.2.2). Ranges apply to GET only.
+    /// Returns the response for a representation of `length` bytes. Conditions are evaluated before ranges
+    /// (RFC 9110 section 13.2.2). Ranges apply to GET only.
     #[must_use]
     pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> SendPlan {
         let conditions = Conditions {

@@ -1,4 +1,4 @@
-//! Files that clients keep as dictionaries, and files compressed with those that clients have.
+//! Compression dictionary transport: files that clients keep as dictionaries, and files compressed with them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::asked::{RequestFields, SendPlan};
 use crate::entry::{FileEntry, HashState, Variant};
 use crate::finder::content_of;
 
-/// What dictionaries change in the response to one request.
+/// Effects of dictionary transport on the response to one request.
 #[derive(Default)]
 pub(crate) struct DictionaryAnswer {
-    /// The value of `Use-As-Dictionary`.
+    /// Value of `Use-As-Dictionary`.
     pub(crate) value: Option<Vec<u8>>,
     /// The file compressed with the client's dictionary.
     pub(crate) variant: Option<Rc<Variant>>,
 }
 
-/// What dictionaries change in the response with this file.
+/// Determines the effects of dictionary transport on the response with this file.
 pub(crate) async fn answer(
     transport: &DictionaryTransport,
     x: &Exchange<'_>,
@@ -49,7 +49,8 @@ pub(crate) async fn answer(
     DictionaryAnswer { value, variant }
 }
 
-/// The hash of the file; with `until_s` it is remembered as a dictionary. `None` where it is being made, or the file has changed.
+/// Returns the hash of the file; with `until_s`, the file is also registered as a dictionary. `None` if the
+/// hash is being computed, or the file has changed.
 async fn hash(
     transport: &DictionaryTransport,
     x: &Exchange<'_>,
@@ -60,7 +61,7 @@ async fn hash(
         HashState::Running => None,
         HashState::Known(hash) => {
             if let Some(until_s) = until_s {
-                // What was forgotten is remembered when the file is opened again.
+                // A dictionary that was evicted is registered again when the file is opened again.
                 let _ = transport.touch(&x.request(), &hash, until_s);
             }
             Some(hash)
@@ -80,7 +81,7 @@ async fn hash(
     }
 }
 
-/// The file compressed with the client's dictionary; `None` where another coding is as good.
+/// Returns the file compressed with the client's dictionary; `None` if another coding is as good.
 async fn compressed(
     transport: &DictionaryTransport,
     x: &Exchange<'_>,
@@ -96,14 +97,14 @@ async fn compressed(
         DeltaStart::Make(..) if x.core().memory().pressure() >= Pressure::High => None,
         DeltaStart::Make(job, effort) => {
             let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
-            // It is kept for others even if this client disconnects.
+            // The result is kept for other clients even if this one disconnects.
             let make = move || job.run(effort, &content_of(&content, &stamp).ok()??);
             variant(x.core().offload(make).await?)
         }
     }
 }
 
-/// Whether the client has this file, compressed or not: no content is sent.
+/// Whether the client has this file already, compressed or not, so that no content is sent.
 fn has_it(x: &Exchange<'_>, entry: &FileEntry) -> bool {
     let (request, tag) = (x.request(), entry.dictionary_etag());
     let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
@@ -111,7 +112,7 @@ fn has_it(x: &Exchange<'_>, entry: &FileEntry) -> bool {
     asked.plan(request.method(), &validators, entry.plain().length, 0) == SendPlan::NotModified
 }
 
-/// The hash of a file is being made; if this is dropped before its end, the next request begins again.
+/// Guard of a hash computation; if it is dropped before the end, the next request starts over.
 struct HashingFile<'e>(&'e FileEntry);
 
 impl HashingFile<'_> {

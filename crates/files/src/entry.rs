@@ -1,4 +1,4 @@
-//! A file ready to be sent: every representation with its fields, made once and then only copied.
+//! Files ready to be sent: every representation with its fields, which are created once and then copied.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,87 +16,88 @@ use crate::tree::{Content, FilePiece, LoadedFile};
 
 /// Approximate memory of an entry without its contents.
 const ENTRY_BYTES: u64 = 1024;
-/// A file that was modified at most this many seconds before it was opened may change again while its timestamps stay
-/// the same.
+/// Age in seconds up to which a file counts as unsettled: it may change again without a change of its
+/// timestamps.
 const UNSETTLED_S: i64 = 2;
 
-/// A file.
+/// A cached file.
 #[derive(Debug)]
 pub struct FileEntry {
-    /// Its key in the cache.
+    /// Key in the cache.
     pub key: Box<[u8]>,
-    /// Its representations: the file itself, then the siblings.
+    /// Representations: the file itself, followed by the siblings.
     pub variants: Vec<Rc<Variant>>,
-    /// The codings to choose from, in order of preference, identity last; empty if the file has one representation
-    /// only.
+    /// Available codings in order of preference, identity last; empty if the file has only one
+    /// representation.
     pub codings: Vec<Coding>,
-    /// When the path was last checked to still name this file, in milliseconds of the core's clock.
+    /// Time of the last check that the path still names this file, in milliseconds of the core's clock.
     pub checked_ms: Cell<u64>,
-    /// The stamp of each variant's file.
+    /// Stamp of each variant's file.
     stamps: Vec<Stamp>,
-    /// Whether any change after it was opened shows in its modification time.
+    /// Whether any change after opening shows in the modification time.
     settled: bool,
-    /// Whether the codings come from live compression, not from siblings.
+    /// Whether the codings come from live compression instead of siblings.
     live: bool,
     made: RefCell<Vec<(Coding, CompressedState)>>,
-    /// The hash of the file itself, where it was needed.
+    /// Hash of the file itself, if it was needed.
     pub(crate) hash: Cell<HashState>,
 }
 
-/// The SHA-256 of a file.
+/// State of a file's SHA-256 hash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum HashState {
-    /// Not asked for yet.
+    /// Not requested yet.
     #[default]
     Unknown,
-    /// It is being made.
+    /// Being computed.
     Running,
-    /// It is this.
+    /// The hash.
     Known(DictionaryHash),
 }
 
-/// One representation.
+/// A representation of a file.
 #[derive(Debug)]
 pub struct Variant {
     /// Length in bytes.
     pub length: u64,
-    /// The value of `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: String,
-    /// The value of `ETag`. Strong: modification time in nanoseconds and length, in hexadecimal, and the coding
-    /// of a sibling. Weak for what is compressed live, because another release may compress to other bytes.
+    /// Value of `ETag`. Strong: modification time in nanoseconds and length, in hexadecimal, and the coding
+    /// of a sibling. Weak for live compression, because another release may compress to different bytes.
     pub etag: Vec<u8>,
-    /// `Last-Modified` in seconds since 1970.
+    /// Modification time for `Last-Modified`, in seconds since 1970.
     pub modified_s: u64,
-    /// Its bytes.
+    /// Content of the representation.
     pub content: Content,
-    /// The fields of a 200 response.
+    /// Fields of a 200 response.
     pub fields: Fields,
-    /// The fields of a 304 response.
+    /// Fields of a 304 response.
     pub fields_not_modified: Fields,
-    /// Whether ranges of it are served.
+    /// Whether range requests are supported.
     pub ranges: bool,
-    /// Until when its file is assumed to be in the page cache, in milliseconds of the core's clock.
+    /// Time until which the file is assumed to be in the page cache, in milliseconds of the core's clock.
     pub warm_until_ms: Cell<u64>,
 }
 
-/// The state of live compression with one coding.
+/// State of live compression with one coding.
 #[derive(Clone, Debug)]
 pub enum CompressedState {
-    /// It is under way.
+    /// In progress.
     Running,
-    /// It is done and made the file smaller.
+    /// Completed; the result is smaller than the file.
     Ready(Rc<Variant>),
-    /// It is done and made nothing smaller.
+    /// Completed, but the result is not smaller.
     Useless,
 }
 
 impl FileEntry {
-    /// Makes the entry of a file, to be kept at `key`. `now_s` is the wall clock's, `now_ms` the core's.
+    /// Creates the entry of a file for `key`. `now_s` is the wall-clock time, `now_ms` that of the core's
+    /// clock.
     #[must_use]
     pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
         let media = options.media_type(&loaded.path);
         let plain = &loaded.plain;
-        // A type that is compressed itself says it all.
+        // A media type for compressed content already implies the coding.
         let stored =
             if http::media::is_compressed(media) { Coding::Identity } else { media::coding(&loaded.path) };
         let is_coded = stored != Coding::Identity;
@@ -141,25 +142,25 @@ impl FileEntry {
         }
     }
 
-    /// The variant of the file itself, uncompressed.
+    /// Returns the variant of the file itself, uncompressed.
     #[must_use]
     pub fn plain(&self) -> &Rc<Variant> {
         &self.variants[0]
     }
 
-    /// The stamp of that file when it was opened.
+    /// Returns the stamp of the plain file when it was opened.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.stamps[0]
     }
 
-    /// The representation in that coding, if it exists as a file: the file itself or a sibling.
+    /// Returns the representation in a coding if it exists as a file: the file itself or a sibling.
     #[must_use]
     pub fn variant(&self, coding: Coding) -> Option<&Rc<Variant>> {
         match coding {
             Coding::Identity => self.variants.first(),
             _ if self.live => None,
-            // The codings are those of the siblings, in their order.
+            // The codings are those of the siblings, in the same order.
             _ => self
                 .codings
                 .iter()
@@ -168,20 +169,20 @@ impl FileEntry {
         }
     }
 
-    /// The state of live compression with that coding.
+    /// Returns the state of live compression with a coding.
     #[must_use]
     pub fn made(&self, coding: Coding) -> Option<CompressedState> {
         self.made.borrow().iter().find(|(other, _)| *other == coding).map(|(_, made)| made.clone())
     }
 
-    /// Sets that state; `None` removes it.
+    /// Sets the state of live compression with a coding; `None` removes it.
     pub fn set_made(&self, coding: Coding, made: Option<CompressedState>) {
         let mut all = self.made.borrow_mut();
         all.retain(|(other, _)| *other != coding);
         all.extend(made.map(|made| (coding, made)));
     }
 
-    /// The variant with the compressed bytes: it has no ranges and a weak tag.
+    /// Creates the variant with the compressed bytes, which has no ranges and a weak tag.
     #[must_use]
     pub fn compressed(&self, coding: Coding, bytes: Vec<u8>) -> Variant {
         let plain = self.plain();
@@ -208,13 +209,14 @@ impl FileEntry {
         }
     }
 
-    /// The tag of the variants that are compressed with a dictionary: whatever the dictionary, the file is the same.
+    /// Returns the tag of variants that are compressed with a dictionary. It is the same for all
+    /// dictionaries.
     #[must_use]
     pub fn dictionary_etag(&self) -> Vec<u8> {
         etag(&self.stamps[0], Coding::Identity, true).into_bytes()
     }
 
-    /// The variant that is compressed with a dictionary: it has no ranges and a weak tag.
+    /// Creates a variant that is compressed with a dictionary, which has no ranges and a weak tag.
     #[must_use]
     pub fn compressed_with(&self, coding: DictionaryCoding, bytes: Arc<[u8]>) -> Variant {
         let plain = self.plain();
@@ -246,7 +248,7 @@ impl FileEntry {
             && (self.settled || self.variants.iter().zip(&other.variants).all(same_bytes))
     }
 
-    /// Bytes of memory that it uses.
+    /// Memory in use, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         ENTRY_BYTES + self.variants.iter().map(|variant| variant.bytes()).sum::<u64>()
@@ -254,13 +256,13 @@ impl FileEntry {
 }
 
 impl Variant {
-    /// Its validators.
+    /// Returns the validators of this representation.
     #[must_use]
     pub fn validators(&self) -> Validators<'_> {
         Validators { etag: Some(&self.etag), modified_s: Some(self.modified_s) }
     }
 
-    /// Bytes of memory that its content uses.
+    /// Memory used by the content, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match &self.content {
@@ -270,14 +272,14 @@ impl Variant {
     }
 }
 
-/// What the variants of one file have in common.
+/// Common properties of the variants of one file.
 struct Maker<'o> {
     options: &'o Options,
     content_type: String,
     cache_control: Option<&'o str>,
-    /// The value of `Vary`; empty for none.
+    /// Value of `Vary`; empty for none.
     vary: &'static str,
-    /// The coding in which the file is stored.
+    /// Coding in which the file is stored.
     stored: Coding,
     now_s: u64,
 }

@@ -1,4 +1,4 @@
-//! The handler: serves a request from the file system.
+//! The handler that serves requests from the file system.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::script::FoundScript;
 use crate::send::send;
 
-/// Serves the files below some roots. Each core has its own.
+/// Handler for the files below some roots. Each core has its own.
 #[derive(Debug)]
 pub struct Files {
     finder: Finder,
@@ -31,12 +31,12 @@ pub struct Files {
     boundaries: Cell<u64>,
 }
 
-/// Whether a request was answered.
+/// Result of [`Files::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOutcome {
     /// A response was sent.
     Done,
-    /// There is nothing at that path, and nothing was sent: another handler may respond, or the caller responds 404
+    /// The path does not exist, and nothing was sent: another handler may respond, or the caller responds 404
     /// with this reason.
     Declined(&'static str),
 }
@@ -45,10 +45,10 @@ const MISSING: &str = "there is no such file";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 
 impl Files {
-    /// Opens the roots. Blocks; call it at start only.
+    /// Opens the roots. Blocks; call it only at start.
     ///
     /// # Errors
-    /// No root, or one that cannot be opened; a value that is not valid in a header field.
+    /// There is no root, a root cannot be opened, or a value is not valid in a header field.
     pub fn new(options: Options) -> io::Result<Files> {
         let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         if options.roots.is_empty() {
@@ -68,24 +68,27 @@ impl Files {
     /// other than GET and HEAD get 405 (OPTIONS: 204) if the file exists, and are declined if it does not.
     ///
     /// # Errors
-    /// Errors of the connection, and [`Fault::Io`] if the file system failed; then nothing was sent.
+    /// Errors of the connection, and [`Fault::Io`] if the file system failed before anything was sent.
     pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = x.request().method();
-        // The client's URL does not end with the folder's name: where the path was rewritten, a relative redirect would lead elsewhere.
+        // A relative redirect would lead elsewhere if the path was rewritten, because the client's URL does
+        // not end with the folder's name.
         let redirects = x.request().target() == x.request().sent_target();
         self.answer(x, path, method, redirects).await
     }
 
-    /// The same, whatever the request's method is: for a file that an application names in place of its response.
+    /// Like [`Files::serve`], for any method: sends a file that an application names in place of its
+    /// response.
     ///
     /// # Errors
-    /// As [`Files::serve`].
+    /// See [`Files::serve`].
     pub async fn send(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
         let method = if x.request().method() == Method::Head { Method::Head } else { Method::Get };
         self.answer(x, path, method, false).await
     }
 
-    /// `redirects` says that a folder without a slash is answered with a redirect, not with its index.
+    /// Sends a response. `redirects`: a folder without a trailing slash is redirected instead of served with
+    /// its index.
     async fn answer(
         &self,
         x: &mut Exchange<'_>,
@@ -94,14 +97,14 @@ impl Files {
         redirects: bool,
     ) -> Result<FileOutcome, Fault> {
         let reads = matches!(method, Method::Get | Method::Head);
-        // If the route strips the whole path, with its slash, the request is for the folder itself.
+        // If the route strips the entire path including its slash, the request is for the folder itself.
         let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
         if path.windows(2).any(|pair| pair == b"//") {
             return Ok(FileOutcome::Declined(MISSING));
         }
         let found = match self.finder.find(path, reads, x.core()).await {
             Ok(Answer::Unslashed) if !redirects => {
-                // Boxed, as it is seldom.
+                // Boxed, because this is rare.
                 Box::pin(self.finder.find(&[path, b"/"].concat(), reads, x.core())).await
             }
             found => found,
@@ -131,10 +134,10 @@ impl Files {
         Ok(FileOutcome::Done)
     }
 
-    /// The script that `path` names, or the front of it; a path as for [`Files::serve`].
+    /// Returns the script that `path` or a prefix of it names; `path` as for [`Files::serve`].
     ///
     /// # Errors
-    /// As [`Files::serve`].
+    /// See [`Files::serve`].
     pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, Fault> {
         self.finder.script(path, core).await.map_err(|error| match error {
             OpenError::Failed(error) => Fault::Io(error),
@@ -160,7 +163,7 @@ impl Files {
         method: Method,
     ) -> Result<(), Fault> {
         let dictionary = match &self.finder.options().dictionaries {
-            // Boxed, as it is seldom.
+            // Boxed, because this is rare.
             Some(transport) => Box::pin(dictionary::answer(transport, x, entry)).await,
             None => DictionaryAnswer::default(),
         };
@@ -209,8 +212,8 @@ impl Files {
         }
     }
 
-    /// The representation for this client; `None` if it accepts none. Live compression does not always produce the same
-    /// bytes, so a request for a range gets the uncompressed file.
+    /// Returns the representation for this client; `None` if it accepts none. Live compression may produce
+    /// different bytes each time, so range requests get the uncompressed file.
     async fn choose(
         &self,
         entry: &Rc<FileEntry>,
@@ -290,8 +293,8 @@ async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -
     send(x, variant, range).await
 }
 
-/// Redirects to the same path with a slash at its end. The reference is relative and begins with `./`, so it cannot
-/// name another host, and it is right even behind a proxy that strips a prefix.
+/// Redirects to this path with a trailing slash. The reference is relative and begins with `./`, so that it
+/// cannot name another host and is correct behind a proxy that strips a prefix.
 async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     let request = x.request();
     let path = request.normal_path()?;

@@ -1,4 +1,4 @@
-//! Finds the file for a request's path, through the cache.
+//! Lookup of the file for a request's path, through the cache.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,46 +17,46 @@ use crate::script::{FoundScript, KnownScripts};
 use crate::store::Store;
 use crate::tree::{Content, FileTree, FoundEntry, LoadedFile};
 
-/// Finds the file for a path, and caches it.
+/// Cached lookup of the file for a path.
 #[derive(Debug)]
 pub struct Finder {
     options: Options,
     tree: RefCell<Arc<FileTree>>,
-    /// When the roots' paths were last checked, by the core's clock.
+    /// Time of the last check of the roots' paths, by the core's clock.
     roots_checked_ms: Cell<u64>,
     candidates: Vec<PathCandidate>,
     store: Rc<RefCell<Store<FileEntry>>>,
     scripts: KnownScripts,
 }
 
-/// The result of a search.
+/// Result of a lookup.
 #[derive(Debug)]
 pub enum Answer {
     /// A file.
     File(Rc<FileEntry>),
-    /// A redirect to the same path with a slash at its end.
+    /// A redirect to this path with a trailing slash.
     Unslashed,
     /// The listing of the folder at this path.
     Folder(Vec<u8>),
-    /// A folder without index that is not to be listed.
+    /// A folder without an index that must not be listed.
     NoIndex,
-    /// There is nothing at this path.
+    /// The path does not exist.
     Missing,
-    /// 403, with the reason.
+    /// 403 with the reason.
     Refused(&'static str),
 }
 
 /// A path to try.
 #[derive(Debug)]
 enum PathCandidate {
-    /// The request's path with these texts before and after it.
+    /// The request's path between these texts.
     OfPath(Vec<String>),
-    /// A fixed path, and its key in the cache, which differs from every request's path.
+    /// A fixed path, and a key in the cache that differs from every request's path.
     Fixed { path: Vec<u8>, key: Vec<u8> },
 }
 
 impl PathCandidate {
-    /// Whether this path ends in a slash if the request's path does.
+    /// Whether the candidate ends in a slash if the request's path does.
     fn ends_with_path(&self) -> bool {
         matches!(self, PathCandidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
     }
@@ -93,7 +93,7 @@ impl PathCandidate {
     }
 }
 
-/// Whether a path has no `..` segment that leaves the root.
+/// Whether a path has no `..` segment and no NUL.
 fn is_below_root(path: &str) -> bool {
     !path.contains('\0') && path.split('/').all(|segment| segment != "..")
 }
@@ -102,7 +102,7 @@ impl Finder {
     /// Opens the roots.
     ///
     /// # Errors
-    /// A root that cannot be opened, or a candidate that is no path.
+    /// A root cannot be opened, or a candidate is not a valid path.
     pub fn new(options: Options) -> io::Result<Finder> {
         let mut candidates =
             options.candidates.iter().map(PathCandidate::of).collect::<io::Result<Vec<_>>>()?;
@@ -119,19 +119,19 @@ impl Finder {
         })
     }
 
-    /// The options that it was made with.
+    /// Returns the options that the finder was created with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The roots, for a thread that may block.
+    /// Returns the roots, for use on a thread that may block.
     #[must_use]
     pub fn tree(&self) -> Arc<FileTree> {
         self.tree.borrow().clone()
     }
 
-    /// Reports that a path was refused because this process may not read what is there.
+    /// Reports that a path was refused because this process lacks read permission.
     pub fn report_refusal(&self, path: &[u8], reason: &str) {
         if let (open::NO_PERMISSION, Some(RootReport(report))) = (reason, &self.options.root_report) {
             report(self.tree().roots()[0].path(), RootState::Closed(path.to_vec()));
@@ -143,10 +143,10 @@ impl Finder {
         now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)
     }
 
-    /// Checks whether the roots' paths name other folders now, after a release was switched or a folder was renamed. If
-    /// so, everything cached for the old folders is dropped.
+    /// Checks whether the roots' paths name other folders, after a release was switched or a folder was
+    /// renamed. If so, all cache entries of the old folders are dropped.
     async fn check_roots(&self, core: &Core) {
-        // Other requests use the roots as they are while this request checks them.
+        // Other requests use the current roots while this request checks them.
         self.roots_checked_ms.set(core.now_ms());
         let tree = self.tree();
         let mut changes = tree.recheck(Patience::CacheOnly);
@@ -178,7 +178,7 @@ impl Finder {
         }
     }
 
-    /// The file at that path, if it is cached and was checked recently: needs no system call.
+    /// Returns the cached file for a path if it was checked recently. Needs no system call.
     #[must_use]
     pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
         let now_ms = core.now_ms();
@@ -187,10 +187,10 @@ impl Finder {
         (is_fresh && self.are_roots_fresh(now_ms)).then_some(entry)
     }
 
-    /// The result for `path`. With `fixed` false, candidates without `$path` are skipped.
+    /// Looks up `path`. Unless `fixed` is set, candidates without `$path` are skipped.
     ///
     /// # Errors
-    /// [`OpenError`], but not [`OpenError::WouldBlock`].
+    /// [`OpenError`], except [`OpenError::WouldBlock`].
     pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, OpenError> {
         if let Some(entry) = self.fresh(path, core) {
             return Ok(Answer::File(entry));
@@ -236,10 +236,11 @@ impl Finder {
         Ok(nothing)
     }
 
-    /// The script at `path`, or at the front of it; `None` where there is none. Files that are not served are no scripts.
+    /// Returns the script that `path` or a prefix of it names; `None` if there is none. Files that are not
+    /// served are not scripts.
     ///
     /// # Errors
-    /// [`OpenError`], but not [`OpenError::WouldBlock`].
+    /// [`OpenError`], except [`OpenError::WouldBlock`].
     pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, OpenError> {
         let now_ms = core.now_ms();
         let fresh_ms = (now_ms + 1).saturating_sub(self.options.cache.revalidate_ms);
@@ -260,7 +261,7 @@ impl Finder {
         Ok(Some(found))
     }
 
-    /// Other requests use the entry as it was while this request checks the file.
+    /// Marks the entry as checked, so that other requests use it while this request checks the file.
     fn claim_check(&self, key: &[u8], core: &Core) {
         if let Some(stale) = self.store.borrow_mut().find(key, core.now_ms()) {
             stale.checked_ms.set(core.now_ms());
@@ -275,7 +276,7 @@ impl Finder {
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
         }
         if matches!(found, Err(OpenError::NoDescriptors)) {
-            // Out of descriptors: files that the cache holds open are closed for the one that is requested now.
+            // Out of descriptors: close the cached files to make room for the requested one.
             self.store.borrow_mut().clear();
             let (tree, path) = (tree.clone(), path.to_vec());
             found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
@@ -285,7 +286,8 @@ impl Finder {
             self.store.borrow_mut().remove(key);
         }
         Ok(match found {
-            // The root was replaced during the search: the result is valid for this request, but is not cached.
+            // The root was replaced during the lookup: the result is valid for this request, but is not
+            // cached.
             FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
                 let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
                 Answer::File(Rc::new(entry))
@@ -299,7 +301,7 @@ impl Finder {
         })
     }
 
-    /// The entry for a file just opened: the cached one if nothing has changed.
+    /// Returns the entry for a file just opened: the cached one if nothing has changed.
     fn admit(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
         let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
@@ -316,7 +318,8 @@ impl Finder {
         entry
     }
 
-    /// The file compressed with that coding, if that makes it smaller and no other request is compressing it.
+    /// Returns the file compressed with a coding, if the result is smaller and no other request is
+    /// compressing it.
     pub async fn compressed(
         &self,
         entry: &Rc<FileEntry>,
@@ -332,8 +335,8 @@ impl Finder {
         entry.set_made(coding, Some(CompressedState::Running));
         let bell = Rc::new(Bell::new(core));
         let work = CompressionJob { entry: entry.clone(), coding, bell: bell.clone() };
-        // A task of its own, so that it continues if the client disconnects. Otherwise each client that disconnects
-        // early would make the compression start from the beginning.
+        // A separate task, which continues if the client disconnects. Otherwise every early disconnect would
+        // restart the compression.
         core.spawn(work.done(effort, self.store.clone(), core.clone()));
         bell.rung().await;
         match entry.made(coding) {
@@ -343,11 +346,11 @@ impl Finder {
     }
 }
 
-/// Compression that is under way.
+/// Compression in progress.
 struct CompressionJob {
     entry: Rc<FileEntry>,
     coding: Coding,
-    /// Notified when it has ended, with or without success.
+    /// Notified at the end, whether successful or not.
     bell: Rc<Bell>,
 }
 
@@ -355,7 +358,7 @@ impl CompressionJob {
     async fn done(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
-        // The bytes read and the compressed bytes.
+        // Memory of the file's bytes and of the compressed bytes.
         let _held =
             core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
@@ -368,7 +371,7 @@ impl CompressionJob {
                 }
             }
             Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
-            // It changed meanwhile, or could not be read: sending it uncompressed reports the error.
+            // The file changed meanwhile, or could not be read; sending it uncompressed reports the error.
             Ok(None) | Err(_) => {}
         }
     }
@@ -383,7 +386,7 @@ impl Drop for CompressionJob {
     }
 }
 
-/// The file's bytes in that coding; `None` where it is no longer the file of that stamp. Blocks.
+/// Returns the file's bytes in a coding; `None` if the file no longer has this stamp. Blocks.
 fn compress_file(
     content: &Content,
     stamp: &Stamp,
@@ -396,7 +399,7 @@ fn compress_file(
     }
 }
 
-/// All bytes of a file; `None` where it is no longer the file of that stamp. Blocks.
+/// Returns all bytes of a file; `None` if the file no longer has this stamp. Blocks.
 pub(crate) fn content_of(content: &Content, stamp: &Stamp) -> io::Result<Option<Arc<[u8]>>> {
     match content {
         Content::Memory(bytes) => Ok(Some(bytes.clone())),

@@ -1,4 +1,4 @@
-//! Reads the contents of a folder, for its listing.
+//! Reading the contents of a folder for its listing.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,37 +8,37 @@ use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 use crate::open::{OpenError, Opened, Patience, Root};
 use crate::tree::FileTree;
 
-/// One file or folder.
+/// A file or folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name, any bytes but `/` and NUL.
+    /// Name; any bytes except `/` and NUL.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Type of the item.
     pub kind: ItemKind,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
 }
 
-/// What an item is.
+/// Type of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ItemKind {
     /// A folder.
     Folder,
-    /// A file of so many bytes.
+    /// A file, with its size in bytes.
     File(u64),
 }
 
-/// The items of a folder, in no order.
+/// Items of a folder, unordered.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// At most as many as requested.
+    /// Items, at most the requested number.
     pub items: Vec<Item>,
-    /// Whether there are more.
+    /// Whether there are more items.
     pub cut: bool,
 }
 
-/// Reads the folder at `path` in all roots that have it; a file of an earlier root hides one of a later root. Leaves
-/// out what a request would not get: hidden names, special files, links that are refused. Blocks.
+/// Reads the folder at `path` in all roots that have it; a file in an earlier root hides one in a later root.
+/// Leaves out items that would not be served: hidden names, special files, refused links. Blocks.
 ///
 /// # Errors
 /// Errors of the system that concern more than a single item.
@@ -82,7 +82,8 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
     Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
 }
 
-/// The target of a link. Being out of descriptors is an error of the listing, not a reason to leave the link out.
+/// Returns the target of a link. Running out of descriptors is an error of the listing, not a reason to leave
+/// the link out.
 fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<Item>> {
     let (kind, stamp) = match root.look(path, Patience::Blocking) {
         Ok(Opened::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),

@@ -1,9 +1,10 @@
-//! Serves files.
+//! Static file serving.
 //!
-//! This crate owns what lies between a path and a response: finding and opening the file (never outside the root), its
-//! media type and validators, ranges and preconditions, siblings in other codings and live compression, folder
-//! listings, and a small cache of open files and contents for each core. It never parses requests, touches sockets or
-//! lets a core wait for a disk: blocking calls run on other threads ([`net::Core::offload`]).
+//! This crate owns the steps from a path to a response: finding and opening the file (never outside the
+//! root), its media type and validators, ranges and preconditions, siblings in other codings and live
+//! compression, folder listings, and a small cache of open files and contents per core. It never parses
+//! requests, touches sockets or blocks a core on a disk: blocking calls run on other threads
+//! ([`net::Core::offload`]).
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! Listings of folders: a page for people, JSON for programs.
+//! Folder listings as HTML and JSON.
 
 use std::fmt::Write;
 
@@ -8,18 +8,18 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 
 use crate::folder::{Folder, Item, ItemKind};
 
-/// The form and order of a listing.
+/// Format and order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
-    /// The format.
+    /// Output format.
     pub format: ListingFormat,
-    /// The sort key.
+    /// Sort key.
     pub sort: Sort,
     /// Whether the order is reversed.
     pub descending: bool,
 }
 
-/// The form of a listing.
+/// Output format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ListingFormat {
@@ -27,7 +27,7 @@ pub enum ListingFormat {
     Json,
 }
 
-/// What a listing is sorted by; folders always come first.
+/// Sort key of a listing; folders always come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Sort {
@@ -42,8 +42,8 @@ impl Sort {
 }
 
 impl Style {
-    /// Reads `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`. Unknown values
-    /// are ignored.
+    /// Parses `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`.
+    /// Unknown values are ignored.
     #[must_use]
     pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
         let format =
@@ -74,7 +74,7 @@ fn prefers_json(accept: &[u8]) -> bool {
     weight_of(b"application/json").unwrap_or(0) > weight_of(b"text/html").unwrap_or(0)
 }
 
-/// Sorts the items by the style.
+/// Sorts the items.
 pub fn sort(items: &mut [Item], style: Style) {
     items.sort_unstable_by(|one, other| {
         let by_name = || one.name.cmp(&other.name);
@@ -92,7 +92,8 @@ fn is_file(item: &Item) -> bool {
     item.kind != ItemKind::Folder
 }
 
-/// The listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size", "modified"}]}`.
+/// Returns the listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size",
+/// "modified"}]}`.
 #[must_use]
 pub fn json(path: &[u8], folder: &Folder) -> String {
     let mut out = String::from("{\"path\":");
@@ -130,7 +131,8 @@ a{text-decoration:none}a:hover{text-decoration:underline}th a{color:var(--soft)}
 .folder{font-weight:600}p{color:var(--soft);font-size:.85rem}\
 @media(max-width:34rem){td:nth-child(3),th:nth-child(3){display:none}}";
 
-/// The listing as a page. `path` is the whole path as the client knows it, decoded, with a slash at its end.
+/// Returns the listing as an HTML page. `path` is the complete path from the client's view, decoded, with a
+/// trailing slash.
 #[must_use]
 pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
     let mut out = String::from(
@@ -145,7 +147,7 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
         let (order, arrow) = match (style.sort == sort, style.descending) {
             (true, false) => ("desc", " ↑"),
             (true, true) => ("asc", " ↓"),
-            // Sorted by size or time, the largest or newest item is most likely the one wanted.
+            // For size and time, the largest or newest item is most likely the one wanted.
             (false, _) => (if sort == Sort::Name { "asc" } else { "desc" }, ""),
         };
         let _ = write!(out, "<th><a href=\"?sort={key}&amp;order={order}\">{title}{arrow}</a>");
@@ -188,7 +190,7 @@ fn row(out: &mut String, item: &Item) {
     );
 }
 
-/// Each folder on the path as a relative link, which is right under any prefix.
+/// Writes each folder on the path as a relative link, which is correct under any prefix.
 fn breadcrumbs(out: &mut String, path: &[u8]) {
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
@@ -209,7 +211,7 @@ fn breadcrumbs(out: &mut String, path: &[u8]) {
     }
 }
 
-/// A relative reference to an item. It begins with `./`, because a name may hold a colon.
+/// Writes a relative reference to an item. It begins with `./`, because a name may contain a colon.
 fn href(out: &mut String, item: &Item) {
     out.push_str("./");
     out.push_str(&encoded_segment(&item.name));
@@ -226,7 +228,7 @@ fn html_text(out: &mut String, bytes: &[u8]) {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Control characters, and characters that change the direction of text, are not shown.
+            // Control characters and characters that change the text direction are replaced.
             _ if is_deceptive(character) => out.push('\u{fffd}'),
             _ => out.push(character),
         }
@@ -249,7 +251,7 @@ fn json_string(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-/// As people read it: `17 B`, `1.5 KiB`, `23 MiB`.
+/// Writes a human-readable size: `17 B`, `1.5 KiB`, `23 MiB`.
 fn size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -262,7 +264,7 @@ fn size(out: &mut String, bytes: u64) {
     let _ = if whole < 10 { write!(out, "{whole}.{tenths} {unit}") } else { write!(out, "{whole} {unit}") };
 }
 
-/// `2026-11-21 09:30`. Times beyond the year 9999 are shown as its last second.
+/// Writes a time as `2026-11-21 09:30`. Times beyond the year 9999 are shown as the last second of that year.
 fn time(unix_s: i64, between: char, seconds: bool) -> String {
     let (earliest, latest) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
     let time =

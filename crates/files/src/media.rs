@@ -1,10 +1,10 @@
-//! Media types: what a file's name says of its content.
+//! Media types by file name.
 
 use std::borrow::Cow;
 
 use http::Coding;
 
-/// Types that the registry or common practice has changed since the list of extensions was made.
+/// Types that the registry or common practice has changed since the list of extensions was published.
 const CORRECTIONS: &[(&str, &str)] = &[
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("map", "application/json"),
@@ -16,7 +16,7 @@ const CORRECTIONS: &[(&str, &str)] = &[
     ("zst", "application/zstd"),
 ];
 
-/// The media type of a file by the extension of its name; `application/octet-stream` for an unknown extension.
+/// Returns the media type of a file by its extension; `application/octet-stream` for an unknown extension.
 #[must_use]
 pub fn media_type(path: &[u8]) -> &'static str {
     let Some(extension) = extension(path) else { return UNKNOWN };
@@ -27,20 +27,20 @@ pub fn media_type(path: &[u8]) -> &'static str {
     }
 }
 
-/// Extensions of files that are compressed with gzip, and whose type is that of the content.
+/// Extensions of gzip-compressed files whose media type describes the uncompressed content.
 const GZIPPED: [&str; 5] = ["svgz", "wrz", "x3dbz", "x3dvz", "x3dz"];
 
-/// The coding in which a file is stored, by the extension of its name.
+/// Returns the coding in which a file is stored, by its extension.
 #[must_use]
 pub fn coding(path: &[u8]) -> Coding {
     let is_gzipped = |extension: &str| GZIPPED.iter().any(|known| extension.eq_ignore_ascii_case(known));
     if extension(path).is_some_and(is_gzipped) { Coding::Gzip } else { Coding::Identity }
 }
 
-/// The type of files of which nothing is known.
+/// Media type of files of unknown type.
 pub const UNKNOWN: &str = "application/octet-stream";
 
-/// The extension of a file's name, if it has one.
+/// Returns the extension of a file's name, if it has one.
 #[must_use]
 pub fn extension(path: &[u8]) -> Option<&str> {
     let name = &path[path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1)..];
@@ -48,8 +48,8 @@ pub fn extension(path: &[u8]) -> Option<&str> {
     std::str::from_utf8(&name[dot + 1..]).ok()
 }
 
-/// The value of `Content-Type`: with the character set if the type is text and names none itself. XML gets none,
-/// because it would override the document's own declaration; JSON gets none, because it is always UTF-8.
+/// Returns the value of `Content-Type`: with the character set if the type is text and names none itself. Not
+/// for XML, where it would override the document's own declaration, nor for JSON, which is always UTF-8.
 #[must_use]
 pub fn content_type<'m>(media: &'m str, charset: Option<&str>) -> Cow<'m, str> {
     let is_text = media.starts_with("text/") && !media.ends_with("xml");

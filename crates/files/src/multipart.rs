@@ -4,22 +4,22 @@ use std::ops::Range;
 
 use http::range;
 
-/// The layout of a body: each part's head, then its bytes; and the end.
+/// Layout of a body: the head and the range of each part, and the end.
 #[derive(Debug)]
 pub struct Multipart {
-    /// The value of `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: String,
-    /// The bytes before each range's content.
+    /// Head of each part, and the range of its content.
     pub parts: Vec<(Vec<u8>, Range<u64>)>,
-    /// The bytes after the last range.
+    /// Bytes after the last range.
     pub end: Vec<u8>,
-    /// Length of the whole body, in bytes.
+    /// Length of the entire body in bytes.
     pub length: u64,
 }
 
 impl Multipart {
-    /// Lays out `ranges` of a representation of `length` bytes. The boundary is made of `seed`: 128 random bits, which
-    /// do not occur in the content.
+    /// Lays out `ranges` of a representation of `length` bytes. `seed` provides 128 random bits for the
+    /// boundary, which therefore does not occur in the content.
     #[must_use]
     pub fn new(ranges: Vec<Range<u64>>, content_type: &str, length: u64, seed: [u64; 2]) -> Multipart {
         let boundary = format!("{:016x}{:016x}", seed[0], seed[1]);

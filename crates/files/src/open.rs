@@ -1,4 +1,4 @@
-//! Opens files below a root, by the policy on symbolic links.
+//! Opening of files below a root, subject to the policy on symbolic links.
 
 use std::fs::File;
 use std::io;
@@ -13,69 +13,69 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::open_folder::{FolderId, OpenFolder};
 use crate::options::Symlinks;
 
-/// Symbolic links that one path may contain; the kernel has the same limit.
+/// Maximum number of symbolic links in a path; the kernel has the same limit.
 const LINKS_MAX: usize = 40;
-/// How often a path is tried again if a component is renamed during the lookup.
+/// Maximum number of retries if a component is renamed during the lookup.
 const RETRIES_MAX: usize = 8;
-/// Why what this process may not read is refused.
+/// Reason of a refusal because this process lacks read permission.
 pub const NO_PERMISSION: &str = "no permission to read";
-/// Opening never waits for a FIFO's writer and never makes a terminal the controlling one.
+/// Opening never blocks on a FIFO's writer and never makes a terminal the controlling one.
 const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// A folder that is served: its path, and an open descriptor of the folder that the path named when it was last
+/// A served folder: its path, and an open descriptor of the folder that the path named when it was last
 /// checked.
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
-    /// `None` if the path named no folder.
+    /// Descriptor of the folder; `None` if the path named no folder.
     folder: Option<Arc<OpenFolder>>,
     symlinks: Symlinks,
 }
 
-/// What a root's path names now.
+/// Result of checking a root's path again.
 #[derive(Debug)]
 pub enum RootChange {
     /// The folder that is served already.
     Same,
-    /// Another folder, or a folder again after there was none.
+    /// Another folder, or a folder after there was none.
     Moved(Root),
-    /// No folder.
+    /// The path names no folder.
     Gone(Root, io::Error),
-    /// This could not be determined. The folder that is open is served as before.
+    /// The state could not be determined. The open folder is served as before.
     Unknown(io::Error),
 }
 
-/// Whether a call may wait for a disk.
+/// Whether a call may block on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It may use only what the kernel has in memory; otherwise it returns [`OpenError::WouldBlock`].
+    /// The call may use only cached data; otherwise it returns [`OpenError::WouldBlock`].
     CacheOnly,
-    /// It may wait.
+    /// The call may block.
     Blocking,
 }
 
-/// What a path names.
+/// Result of opening a path.
 #[derive(Debug)]
 pub enum Opened {
     /// A regular file.
     File(File, Stamp),
     /// A folder.
     Folder(File),
-    /// Nothing.
+    /// The path does not exist.
     Missing,
-    /// Something that is not served, and why.
+    /// An object that is not served, with the reason.
     Refused(&'static str),
 }
 
-/// Why a path could not be looked up.
+/// The reason why a path could not be looked up.
 #[derive(Debug)]
 pub enum OpenError {
     /// Try again with [`Patience::Blocking`].
     WouldBlock,
     /// The process or the system is out of descriptors.
     NoDescriptors,
-    /// The system failed.
+    /// Another error of the operating system.
     Failed(io::Error),
 }
 
@@ -89,7 +89,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Identifies one state of a file: a file that has changed has another stamp.
+/// Identifier of a file's state: a file that has changed has a different stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -98,14 +98,14 @@ pub struct Stamp {
     pub size: u64,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
-    /// The nanoseconds of that time.
+    /// Nanosecond part of the modification time.
     pub modified_ns: i64,
     changed_s: i64,
     changed_ns: i64,
 }
 
 impl Stamp {
-    /// The stamp of an open file.
+    /// Returns the stamp of an open file.
     ///
     /// # Errors
     /// Errors of the system.
@@ -129,10 +129,11 @@ impl From<&std::fs::Metadata> for Stamp {
 }
 
 impl Root {
-    /// Opens the folder. Needs Linux 5.12 for `openat2` with `RESOLVE_CACHED`.
+    /// Opens the folder. Requires Linux 5.12 for `openat2` with `RESOLVE_CACHED`.
     ///
     /// # Errors
-    /// No such folder, or no permission; a kernel (or a sandbox) without `openat2`.
+    /// Fails if the folder does not exist, permission is denied, or the kernel or a sandbox does not support
+    /// `openat2`.
     pub fn open(path: &Path, symlinks: Symlinks) -> io::Result<Root> {
         let explain = |errno: Errno| {
             let error = io::Error::from(errno);
@@ -147,13 +148,13 @@ impl Root {
         }
     }
 
-    /// Its path.
+    /// Path of the root.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder that is open; `None` where the path named none.
+    /// Device and inode number of the open folder; `None` if the path names none.
     #[must_use]
     pub fn id(&self) -> Option<FolderId> {
         self.folder.as_ref().map(|folder| folder.id())
@@ -180,7 +181,7 @@ impl Root {
         })
     }
 
-    /// Whether `path` names a regular file below the root, which need not be one that we may read.
+    /// Whether `path` names a regular file below the root. The file need not be readable.
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
@@ -205,7 +206,7 @@ impl Root {
         }
     }
 
-    /// What `path` names below the root. The path is decoded and has no `..`; leading slashes are ignored.
+    /// Opens `path` below the root. The path is decoded and has no `..`; leading slashes are ignored.
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
@@ -242,7 +243,7 @@ impl Root {
     }
 }
 
-/// The folder at `path`. Links on it are followed anywhere, because the path comes from the configuration.
+/// Opens the folder at `path`. Links in it may lead anywhere, because the path comes from the configuration.
 fn open_folder(path: &Path, patience: Patience) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut resolve = ResolveFlags::empty();
@@ -265,7 +266,7 @@ fn interpret(errno: Errno) -> Result<Opened, OpenError> {
         Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
         Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
         Errno::ACCESS | Errno::PERM => Ok(Opened::Refused(NO_PERMISSION)),
-        // A socket, or a device without driver.
+        // A socket, or a device without a driver.
         Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
         Errno::MFILE | Errno::NFILE => Err(OpenError::NoDescriptors),
         errno => Err(OpenError::Failed(errno.into())),
@@ -274,12 +275,12 @@ fn interpret(errno: Errno) -> Result<Opened, OpenError> {
 
 enum OpenStep {
     Enter(Vec<u8>),
-    /// The owner of the link, who must own its target too.
+    /// The owner of the link, who must also own its target.
     OwnedBy(u32),
 }
 
-/// Opens `path` component by component and follows links anywhere, if each belongs to the owner of what it finally
-/// names. Every check is made on a descriptor, so no link can be swapped between check and use.
+/// Opens `path` component by component. Links may lead anywhere if each has the same owner as its final
+/// target. Every check is made on a descriptor, so that no link can be swapped between check and use.
 fn walk(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let mut steps = Vec::new();
     push_reversed(&mut steps, path);
@@ -319,7 +320,8 @@ fn push_reversed(steps: &mut Vec<OpenStep>, path: &[u8]) {
     steps.extend(names.rev().map(|name| OpenStep::Enter(name.to_vec())));
 }
 
-/// Opens for reading what `here` names. A file is opened by its name once more, and must still be the same file.
+/// Opens the object behind `here` for reading. A file is opened by its name again and must still be the same
+/// file.
 fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd, Errno> {
     let checked = rustix::fs::fstat(here)?;
     if FileType::from_raw_mode(checked.st_mode) == FileType::Directory {
@@ -331,7 +333,7 @@ fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd,
     if same { Ok(opened) } else { Err(Errno::AGAIN) }
 }
 
-/// The first `len` bytes of a file, fewer where it ends before.
+/// Reads the first `len` bytes of a file, fewer if it is shorter.
 ///
 /// # Errors
 /// [`OpenError::WouldBlock`] if not all of them are in memory; errors of the system.
@@ -345,7 +347,7 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenEr
             Patience::Blocking => file.read_at(&mut bytes[at..], at as u64),
         };
         match read {
-            // A short read may mean that the rest is not in memory, not that the file ends here.
+            // A short read may mean that the rest is not in memory, and does not imply the end of the file.
             Ok(0) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
             Ok(0) => break,
             Ok(read) => at += read,
@@ -358,10 +360,11 @@ pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenEr
     Ok(bytes)
 }
 
-/// Reads from the page cache alone: `AGAIN` where the bytes are not there.
+/// Reads from the page cache only.
 ///
 /// # Errors
-/// `AGAIN`; other errors if the file system does not support such reads.
+/// `AGAIN` if the bytes are not in the page cache; other errors if the file system does not support such
+/// reads.
 pub fn read_cached(file: &impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
     rustix::io::preadv2(file, &mut [io::IoSliceMut::new(bytes)], at, ReadWriteFlags::NOWAIT)
 }

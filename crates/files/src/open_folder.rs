@@ -1,4 +1,4 @@
-//! Descriptors of folders that are served: one for each folder, however many sites and cores serve it.
+//! Descriptors of served folders: one per folder, shared by all sites and cores that serve it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,10 +10,11 @@ use rustix::io::Errno;
 /// Device and inode number of a folder.
 pub type FolderId = (u64, u64);
 
-/// A folder as it is reached through one mount: another mount of it may have other folders mounted below.
+/// A folder as reached through one mount; another mount of the same folder may have different folders mounted
+/// below.
 type FolderKey = (FolderId, u64);
 
-/// The folders that are open now. A descriptor of a folder has no state, so that sharing it has no effect but a lower number of them.
+/// Folders that are open. A folder descriptor has no state, so that it can be shared.
 static OPEN: Mutex<BTreeMap<FolderKey, Weak<OpenFolder>>> = Mutex::new(BTreeMap::new());
 
 /// An open folder.
@@ -24,7 +25,8 @@ pub struct OpenFolder {
 }
 
 impl OpenFolder {
-    /// The folder of a descriptor. If it is open already, that descriptor is used, and this one is closed.
+    /// Returns the folder of a descriptor. If it is open already, the existing descriptor is used, and this
+    /// one is closed.
     ///
     /// # Errors
     /// Errors of the system.
@@ -39,19 +41,19 @@ impl OpenFolder {
         Ok(folder)
     }
 
-    /// Whether a descriptor is of this folder.
+    /// Whether a descriptor refers to this folder.
     #[must_use]
     pub fn is_of(&self, descriptor: &OwnedFd) -> bool {
         key(descriptor).is_ok_and(|key| key == self.key)
     }
 
-    /// Its descriptor.
+    /// Returns the descriptor.
     #[must_use]
     pub fn descriptor(&self) -> &OwnedFd {
         &self.descriptor
     }
 
-    /// Its device and inode number.
+    /// Returns the device and inode number.
     #[must_use]
     pub fn id(&self) -> FolderId {
         self.key.0
@@ -75,7 +77,7 @@ fn key(descriptor: &OwnedFd) -> Result<FolderKey, Errno> {
             let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
             Ok(((device, found.stx_ino), found.stx_mnt_id))
         }
-        // Sandboxes of containers may not know this call.
+        // Some container sandboxes do not allow this call.
         Err(_) => rustix::fs::fstat(descriptor).map(|found| ((found.st_dev, found.st_ino), 0)),
     }
 }

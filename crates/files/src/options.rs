@@ -10,30 +10,31 @@ use net::DictionaryTransport;
 
 use crate::media;
 
-/// How files are found and served. Made once, and cloned for each core.
+/// Options for finding and serving files. Created once, and cloned for each core.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folders that are searched for a file, in this order. At least one.
     pub roots: Vec<PathBuf>,
-    /// Names of index files; the first that exists is served for a folder. Default `index.html`.
+    /// Names of index files; the first existing one is served for a folder. Default `index.html`.
     pub index: Vec<String>,
-    /// Paths to try; the first that exists in any root is served. `$path`, the one variable, stands for the request's
-    /// path, decoded; a candidate without it is the same file for every path. Default `$path` alone.
+    /// Paths to try; the first that exists in any root is served. `$path`, the only variable, is the
+    /// request's decoded path; a candidate without it is a fixed file. Default `$path` alone.
     pub candidates: Vec<Template>,
-    /// The file for GET and HEAD if no candidate exists, sent with status 200 (single-page applications). Default none.
+    /// File for GET and HEAD if no candidate exists, sent with status 200 (single-page applications). Default
+    /// none.
     pub fallback: Option<String>,
-    /// Whether a server runs the scripts among the files: then files with the name of a script, or of a copy of one, are never sent.
-    /// Default false.
+    /// Whether the scripts among the files are executed by another server. If so, files named like a script
+    /// or like a copy of one are never sent. Default false.
     pub scripts: bool,
-    /// Whether a folder without index is listed. Default false.
+    /// Whether to list folders without an index. Default false.
     pub listing: bool,
-    /// Entries that a listing shows at most; if there are more, the page states that. Default 10,000.
+    /// Maximum number of entries in a listing; the page states whether there are more. Default 10,000.
     pub listing_entries_max: usize,
-    /// Whether names that begin with a dot are served; `/.well-known/` always is. Default false.
+    /// Whether to serve names that begin with a dot; `/.well-known/` always is served. Default false.
     pub hidden: bool,
-    /// How symbolic links that lead out of the root are treated. Default [`Symlinks::Inside`].
+    /// Policy for symbolic links that lead out of the root. Default [`Symlinks::Inside`].
     pub symlinks: Symlinks,
-    /// Rules for `Cache-Control`; the first one that matches is used. Default none.
+    /// Rules for `Cache-Control`; the first matching one is used. Default none.
     pub cache_control: Vec<CacheRule>,
     /// Codings of siblings (`a.js.br`) that are sent in place of a file. Of codings with equal weight in the request,
     /// the first one here is used. A sibling whose modification time is a second or more older than the file's is stale
@@ -43,65 +44,66 @@ pub struct Options {
     pub compression: Option<FileCompression>,
     /// Character set announced for text, as in `utf-8`. Default `utf-8`.
     pub charset: Option<String>,
-    /// Media types by extension, in lower case, before those that are known; `*` is for extensions that nobody knows. Default none.
+    /// Media types by lower-case extension, which take precedence over the built-in ones; `*` is for unknown
+    /// extensions. Default none.
     pub types: Vec<(String, String)>,
     /// Maximum number of ranges in one request; a request with more gets the whole file. 0 turns ranges off. Default
     /// 16.
     pub ranges_max: usize,
     /// Fields that are added to every file and listing. Default none.
     pub fields: Fields,
-    /// Bounds of the cache.
+    /// Limits of the cache.
     pub cache: CacheLimits,
-    /// Compression with dictionaries that clients have. Default none.
+    /// Compression with dictionaries that clients hold. Default none.
     pub dictionaries: Option<DictionaryTransport>,
-    /// Called if a root's path begins to name another folder, or none. Default none.
+    /// Called when a root's path begins to name another folder, or none. Default none.
     pub root_report: Option<RootReport>,
 }
 
-/// Receives a root's path and what it names now; called on the core that noticed the change.
+/// Callback for changes of a root; called on the core that noticed the change.
 #[derive(Clone)]
 pub struct RootReport(pub Arc<ReportRoot>);
 
-/// A function that takes a root's path and what it names now.
+/// Function that receives a root's path and its state.
 pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
 
-/// What a root's path names now, or what was found below it.
+/// State of a root's path, or a problem below it.
 #[derive(Debug)]
 pub enum RootState {
-    /// Another folder than before, identified by its device and inode numbers.
+    /// Another folder than before, identified by its device and inode number.
     Serves(Option<(u64, u64)>),
-    /// No folder: nothing is served from it until there is one again.
+    /// The path names no folder: nothing is served from it until it does again.
     Gone(io::Error),
-    /// This could not be determined: the folder that is open is served as before.
+    /// The state could not be determined: the open folder is served as before.
     Unknown(io::Error),
-    /// The same folder. Something in it, at this path of a request, may not be read by this process.
+    /// The folder is unchanged, but this process lacks permission to read the file at this request path.
     Closed(Vec<u8>),
 }
 
-/// How symbolic links are treated. Links that stay below the root are always followed.
+/// Policy for symbolic links. Links that stay below the root are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symlinks {
-    /// A link that leads out of the root is refused; an absolute link always counts as one that does.
+    /// Links that lead out of the root are refused; an absolute link always counts as one that does.
     Inside,
-    /// A link that leads out of the root is followed if it and its final target have the same owner.
+    /// Links that lead out of the root are followed if the link and its final target have the same owner.
     OwnerMatch,
-    /// Every link is followed.
+    /// All links are followed.
     Follow,
 }
 
-/// One rule for `Cache-Control`.
+/// A rule for `Cache-Control`.
 #[derive(Clone, Debug)]
 pub struct CacheRule {
-    /// The files it is for.
+    /// Files to which the rule applies.
     pub applies: Applies,
-    /// The field's value.
+    /// Value of the field.
     pub value: String,
 }
 
-/// Whether a rule is for the file at that path.
+/// Test of whether a rule applies to the file at a path.
 pub type PathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// Which files a rule is for.
+/// Selection of the files to which a rule applies.
 #[derive(Clone)]
 pub enum Applies {
     /// Every file.
@@ -112,23 +114,24 @@ pub enum Applies {
     Media(String),
 }
 
-/// Compression while serving. Done once for each file and coding, off the event loop; the result is cached with the
-/// file. Until it is done, other requests get the uncompressed file.
+/// Compression while serving. Done once per file and coding, off the event loop; the result is cached with
+/// the file. Until it is done, other requests get the uncompressed file.
 #[derive(Clone, Debug)]
 pub struct FileCompression {
-    /// Codings. Of codings with equal weight in the request, the first one here is used. Default zstd, brotli, gzip.
+    /// Codings in order of preference, which applies among those with equal weight in the request. Default
+    /// zstd, brotli, gzip.
     pub codings: Vec<Coding>,
-    /// Smaller files are not compressed. Default 1 KiB.
+    /// Minimum size of compressed files. Default 1 KiB.
     pub bytes_min: u64,
-    /// Larger files are not compressed. Default 8 MiB.
+    /// Maximum size of compressed files. Default 8 MiB.
     pub bytes_max: u64,
-    /// How hard to compress. Default [`Effort::Balanced`].
+    /// Compression effort. Default [`Effort::Balanced`].
     pub effort: Effort,
     /// Media types to compress, as in [`Applies::Media`].
     pub media: Vec<String>,
 }
 
-/// Bounds of the cache of one core.
+/// Limits of the cache of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
     /// Maximum number of files; each large one holds a descriptor. 0 turns the cache off. Default 1024.
@@ -137,14 +140,15 @@ pub struct CacheLimits {
     pub bytes_max: u64,
     /// Files up to this size are kept in memory, larger ones as open descriptors. Default 32 KiB.
     pub file_bytes_max: u64,
-    /// How long a file is served without checking whether it has changed, in milliseconds. Default 1000.
+    /// Time for which a file is served without checking whether it has changed, in milliseconds. Default
+    /// 1000.
     pub revalidate_ms: u64,
-    /// How long a file that is not requested is kept, in milliseconds. Default 60,000.
+    /// Time for which a file that is not requested is kept, in milliseconds. Default 60,000.
     pub idle_ms_max: u64,
 }
 
 impl Options {
-    /// The media type of a file, by its path.
+    /// Returns the media type of a file by its path.
     #[must_use]
     pub fn media_type(&self, path: &[u8]) -> &str {
         let own = |wanted: &[u8]| {

@@ -1,9 +1,9 @@
-//! A folder of its own for each test, gone after it.
+//! Temporary folders for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder.
+/// A temporary folder, removed when it is dropped.
 pub(crate) struct ScratchFolder(PathBuf);
 
 impl ScratchFolder {
@@ -19,7 +19,7 @@ impl ScratchFolder {
         self.0.join(relative)
     }
 
-    /// Writes a file and makes the folders it needs.
+    /// Writes a file and creates its parent folders.
     pub(crate) fn write(&self, relative: &str, content: impl AsRef<[u8]>) {
         let path = self.path(relative);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -29,7 +29,7 @@ impl ScratchFolder {
 
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // An error here must not hide the failure of the test itself.
+        // Ignored, so that an error here does not hide the failure of the test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

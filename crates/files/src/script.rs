@@ -1,4 +1,4 @@
-//! Finds the script that a request's path names, for a server that runs scripts.
+//! Lookup of the script that a request's path names, for servers that execute scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,32 +8,32 @@ use std::rc::Rc;
 use crate::open::{OpenError, Patience};
 use crate::tree::FileTree;
 
-/// Scripts that are remembered, and the longest path that is.
+/// Maximum number of scripts that are remembered, and the maximum length of their paths.
 const REMEMBERED_MAX: usize = 256;
 const REMEMBERED_PATH_BYTES_MAX: usize = 256;
-/// Segments of a path that are tried as scripts.
+/// Maximum number of path prefixes that are tried as scripts.
 const TRIED_MAX: usize = 8;
 
 /// A script among the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundScript {
-    /// The root that it is in.
+    /// Root that contains the script.
     pub root: PathBuf,
-    /// Its path below the root.
+    /// Path of the script below the root.
     pub name: Vec<u8>,
-    /// What the request's path has behind it; empty, or with a slash at its front.
+    /// Rest of the request's path after the script's; empty, or with a leading slash.
     pub info: Vec<u8>,
 }
 
-/// Scripts and when they were found, in milliseconds of the core's clock, by path.
+/// Scripts by path, with the time when they were found in milliseconds of the core's clock.
 type KnownByPath = HashMap<Vec<u8>, (u64, Rc<FoundScript>)>;
 
-/// Scripts that were found, and when that was, by their paths.
+/// Cache of scripts by path.
 #[derive(Debug, Default)]
 pub(crate) struct KnownScripts(RefCell<KnownByPath>);
 
 impl KnownScripts {
-    /// The script at a path, where it was found since then, by the core's clock.
+    /// Returns the script at a path if it was found at `from_ms` (core's clock) or later.
     pub(crate) fn since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
         let known = self.0.borrow();
         known.get(path).filter(|(found_ms, _)| *found_ms >= from_ms).map(|(_, found)| found.clone())
@@ -53,9 +53,10 @@ impl KnownScripts {
 }
 
 impl FileTree {
-    /// The script that a normalised path names: the file at it, the index of the folder at it, or the first file on the way that has the
-    /// name of a script; what follows is information for that, whatever it is. A file that is no script by its name is never one by what
-    /// follows it.
+    /// Returns the script that a normalised path names: the file at the path, the index of the folder at it,
+    /// or the first file on the path that is named like a script. The rest of the path is passed to the
+    /// script as `info`. A file that is not named like a script never becomes one through the rest of the
+    /// path.
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
@@ -88,7 +89,7 @@ impl FileTree {
         Ok(None)
     }
 
-    /// The first root with a file at that path.
+    /// Returns the first root with a file at this path.
     fn root_of(&self, path: &[u8], patience: Patience) -> Result<Option<PathBuf>, OpenError> {
         for root in self.roots() {
             if root.has_file(path, patience)? {
@@ -99,13 +100,13 @@ impl FileTree {
     }
 }
 
-/// The beginnings of a path that have the name of a script and a path behind them, the shortest first: as many as are tried.
+/// Returns the proper prefixes of a path that are named like a script, shortest first, at most `TRIED_MAX`.
 pub fn scripts_within(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     ends.map(|end| &path[..end]).filter(|name| is_script(name)).take(TRIED_MAX)
 }
 
-/// Whether files of that name are run.
+/// Whether files with this name are executed.
 fn is_script(path: &[u8]) -> bool {
     path.ends_with(b".php") && !path.ends_with(b"/.php")
 }

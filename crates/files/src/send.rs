@@ -1,4 +1,4 @@
-//! Sends files without letting the core wait for a disk.
+//! Sending of files without blocking a core on a disk.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -14,19 +14,19 @@ use crate::entry::Variant;
 use crate::open::read_cached;
 use crate::tree::Content;
 
-/// Bytes of a file that are checked, and read ahead if needed, at a time.
+/// Bytes of a file that are checked, and if necessary read ahead, at a time.
 const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
-/// The page cache is probed at this interval, in bytes: the size of one read-ahead of the kernel.
+/// Interval at which the page cache is probed, in bytes: the size of one read-ahead of the kernel.
 const STRIDE_BYTES: u64 = 128 * 1024;
-/// How long a file that was in memory is assumed to stay there.
+/// Time for which a file that was in memory is assumed to stay there.
 const WARM_MS: u64 = 1000;
-/// Bytes that a thread reads at a time to bring a window into memory.
+/// Bytes that a thread reads at a time to load a window into memory.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
 /// Writes a range of a representation as the next part of the response's body.
 ///
 /// # Errors
-/// Those of [`Exchange::write`] and [`Exchange::write_file`].
+/// See [`Exchange::write`] and [`Exchange::write_file`].
 pub async fn send(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
     match &variant.content {
         Content::Memory(bytes) => x.write(&bytes[range.start as usize..range.end as usize]).await,
@@ -48,12 +48,13 @@ async fn send_file(
     while window.end < range.end {
         window = window.end..range.end.min(window.end + WINDOW_BYTES);
         if is_cached(file, &window) {
-            // A longer file may have left the page cache in part before its end is sent.
+            // The beginning of a longer file may have been evicted from the page cache before its end is
+            // sent.
             if window == range && range.start == 0 {
                 warm_until_ms.set(now_ms + WARM_MS);
             }
         } else {
-            // Send what was written before the wait for the disk.
+            // Send the data written so far before waiting for the disk.
             x.flush().await?;
             let (file, window) = (file.clone(), window.clone());
             x.core().offload(move || read_ahead(&file, window)).await;
@@ -63,18 +64,18 @@ async fn send_file(
     Ok(())
 }
 
-/// Whether a window seems to be in memory: reads one byte of each stride, and the last byte.
+/// Whether a window is probably in memory: reads one byte of each stride, and the last byte.
 fn is_cached(file: &File, window: &Range<u64>) -> bool {
     let mut byte = [0];
     let last = window.end.saturating_sub(1);
-    // Reading past the end of a file that has been truncated returns 0; sending the file reports that error.
+    // Reading past the end of a truncated file returns 0; sending the file reports that error.
     let strides = window.clone().step_by(STRIDE_BYTES as usize);
     strides.chain([last]).all(|at| read_cached(file, &mut byte, at).is_ok())
 }
 
 /// Reads a window into memory and makes the kernel start reading the next one.
 fn read_ahead(file: &File, window: Range<u64>) {
-    // Errors of this call do not matter: they appear again when the file is sent.
+    // Errors are ignored, because they occur again when the file is sent.
     let _ = rustix::fs::fadvise(file, window.start, NonZeroU64::new(WINDOW_BYTES * 2), Advice::WillNeed);
     let mut scratch = vec![0; SCRATCH_BYTES.min((window.end - window.start) as usize)];
     let mut at = window.start;

@@ -1,10 +1,10 @@
-//! A cache: a bounded map from paths to values.
+//! Bounded cache from paths to values.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Values by path, bounded in number and bytes. To make room, the least recently used of a few neighbouring slots is
-/// evicted: nearly as good as exact LRU, and a hit only stores the time.
+/// Map from paths to values, bounded in number and bytes. If full, the least recently used of a few
+/// neighbouring slots is evicted: nearly as good as exact LRU, and a hit only stores the time.
 #[derive(Debug)]
 pub struct Store<V> {
     entries_max: usize,
@@ -12,7 +12,7 @@ pub struct Store<V> {
     bytes: u64,
     places: HashMap<Rc<[u8]>, usize>,
     slots: Vec<CacheSlot<V>>,
-    /// Slot at which the next search for an entry to evict begins.
+    /// Slot at which the next search for an eviction candidate begins.
     hand: usize,
 }
 
@@ -24,25 +24,25 @@ struct CacheSlot<V> {
     used_ms: u64,
 }
 
-/// Neighbouring slots that are compared when room is needed.
+/// Number of neighbouring slots that are compared for an eviction.
 const COMPARED: usize = 8;
 
 impl<V> Store<V> {
-    /// An empty store. With `entries_max` 0 it stays empty.
+    /// Creates an empty store. With `entries_max` 0 it stays empty.
     #[must_use]
     pub fn new(entries_max: usize, bytes_max: u64) -> Store<V> {
         Store { entries_max, bytes_max, bytes: 0, places: HashMap::new(), slots: Vec::new(), hand: 0 }
     }
 
-    /// The value at `path`; marks it as used now.
+    /// Returns the value at `path` and marks it as used.
     pub fn find(&mut self, path: &[u8], now_ms: u64) -> Option<Rc<V>> {
         let slot = &mut self.slots[*self.places.get(path)?];
         slot.used_ms = now_ms;
         Some(slot.value.clone())
     }
 
-    /// Stores a value at `path`, in place of the old one, and evicts others for it. A value larger than the whole store
-    /// is not stored.
+    /// Stores a value at `path`, replacing the old one, and evicts others if necessary. A value larger than
+    /// the entire store is not stored.
     pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now_ms: u64) {
         self.remove(path);
         if self.entries_max == 0 || bytes > self.bytes_max {
@@ -58,23 +58,23 @@ impl<V> Store<V> {
         self.charge(at, bytes);
     }
 
-    /// Records that the value at `path` has become `bytes` larger. Evicts others, or that value itself if it no longer
-    /// fits.
+    /// Records that the value at `path` has grown by `bytes`. Evicts other values, or this one if it no
+    /// longer fits.
     pub fn grow(&mut self, path: &[u8], bytes: u64) {
         if let Some(&at) = self.places.get(path) {
             self.charge(at, bytes);
         }
     }
 
-    /// Drops the value at `path`.
+    /// Removes the value at `path`.
     pub fn remove(&mut self, path: &[u8]) {
         if let Some(&at) = self.places.get(path) {
             self.drop_slot(at);
         }
     }
 
-    /// Drops values that have not been used since `before_ms`. Each call checks a few slots only; repeated calls check
-    /// all of them.
+    /// Removes values that have not been used since `before_ms`. Each call checks only a few slots; repeated
+    /// calls check all of them.
     pub fn drop_unused(&mut self, before_ms: u64) {
         for _ in 0..COMPARED.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
@@ -87,7 +87,7 @@ impl<V> Store<V> {
         }
     }
 
-    /// Drops everything.
+    /// Removes all values.
     pub fn clear(&mut self) {
         self.places.clear();
         self.slots.clear();
@@ -103,13 +103,13 @@ impl<V> Store<V> {
         slot.bytes += bytes;
         self.bytes += bytes;
         let path = slot.path.clone();
-        // Ends at the latest when this slot is the only one left, because its value fits.
+        // Terminates at the latest when this slot is the only one left, because its value fits.
         while self.bytes > self.bytes_max {
             self.evict(Some(&path));
         }
     }
 
-    /// Drops the least recently used of some neighbouring slots, but not `spared`.
+    /// Evicts the least recently used of some neighbouring slots, but not `spared`.
     fn evict(&mut self, spared: Option<&Rc<[u8]>>) {
         let len = self.slots.len();
         let oldest = (self.hand..self.hand + COMPARED.min(len) + 1)
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(store.find(b"a", 10).as_deref(), Some(&"a"));
         store.insert(b"d", Rc::new("d"), 10, 11);
         assert!(store.find(b"b", 12).is_none());
-        // Too large for the room that is left: `c` and `a` go, in the order of their use.
+        // Too large for the remaining space: `c` and `a` are evicted, in the order of their use.
         store.insert(b"e", Rc::new("e"), 85, 13);
         assert!(store.find(b"c", 14).is_none() && store.find(b"a", 14).is_none());
         assert!(store.find(b"d", 14).is_some() && store.find(b"e", 14).is_some());
@@ -204,7 +204,7 @@ mod tests {
         assert!(store.find(b"a", 0).is_none());
     }
 
-    /// Law: after every operation the bounds hold and the counts are right.
+    /// Invariant: after every operation the bounds hold and the counts are correct.
     #[test]
     fn the_bounds_always_hold() {
         let mut store = Store::new(20, 500);

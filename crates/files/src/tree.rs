@@ -1,4 +1,4 @@
-//! Looks up a path: a file with its siblings, a folder, or nothing. All calls that may block are made here.
+//! Path lookup: a file with its siblings, a folder, or nothing. All calls that may block are made here.
 
 use std::fs::File;
 use std::io;
@@ -22,60 +22,61 @@ pub struct FileTree {
     memory_bytes_max: u64,
 }
 
-/// What a path names.
+/// Result of a path lookup.
 #[derive(Debug)]
 pub enum FoundEntry {
-    /// A file, or a folder's index.
+    /// A file, or the index of a folder.
     File(Box<LoadedFile>),
-    /// A folder with an index or a listing, requested without the slash at its end.
+    /// A folder with an index or a listing, requested without a trailing slash.
     Unslashed,
-    /// A folder without index, to be listed.
+    /// A folder without an index, to be listed.
     Folder,
-    /// A folder without index, which is not to be listed.
+    /// A folder without an index that must not be listed.
     NoIndex,
-    /// Nothing.
+    /// The path does not exist.
     Missing,
-    /// Something that is not served, and why.
+    /// An object that is not served, with the reason.
     Refused(&'static str),
 }
 
-/// A file, opened, with its siblings in other codings.
+/// An open file with its siblings in other codings.
 #[derive(Debug)]
 pub struct LoadedFile {
-    /// Its path below the root.
+    /// Path below the root.
     pub path: Vec<u8>,
     /// The file itself.
     pub plain: FilePiece,
-    /// Its siblings, in order of preference.
+    /// Siblings, in order of preference.
     pub siblings: Vec<(Coding, FilePiece)>,
 }
 
-/// The bytes of one file.
+/// Content of one file.
 #[derive(Debug)]
 pub struct FilePiece {
-    /// Its stamp when it was opened.
+    /// Stamp of the file when it was opened.
     pub stamp: Stamp,
-    /// Where its content is.
+    /// Location of the content.
     pub content: Content,
 }
 
-/// Where the content of a file is.
+/// Location of a file's content.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// In memory: all of them.
+    /// The entire content, in memory.
     Memory(Arc<[u8]>),
-    /// In an open file.
+    /// An open file.
     File(Arc<File>),
 }
 
-/// How often a small file is read again if it changes during the read. After that it is sent from its descriptor.
+/// Maximum number of attempts to read a small file that changes during the read. After that it is sent from
+/// its descriptor.
 const READS_MAX: usize = 3;
 
 impl FileTree {
     /// Opens the roots.
     ///
     /// # Errors
-    /// A root that cannot be opened.
+    /// A root cannot be opened.
     pub fn open(options: &Options) -> io::Result<FileTree> {
         let roots = options.roots.iter().map(|root| Root::open(root, options.symlinks));
         Ok(FileTree {
@@ -89,19 +90,19 @@ impl FileTree {
         })
     }
 
-    /// The names of index files.
+    /// Returns the names of index files.
     #[must_use]
     pub fn index(&self) -> &[String] {
         &self.index
     }
 
-    /// The roots.
+    /// Returns the roots.
     #[must_use]
     pub fn roots(&self) -> &[Arc<Root>] {
         &self.roots
     }
 
-    /// Checks each root's path again: what each names now, in the order of [`FileTree::roots`].
+    /// Checks each root's path again, in the order of [`FileTree::roots`].
     ///
     /// # Errors
     /// [`OpenError::WouldBlock`].
@@ -109,7 +110,7 @@ impl FileTree {
         self.roots.iter().map(|root| root.recheck(patience)).collect()
     }
 
-    /// The same tree with another root at that place.
+    /// Returns a copy of the tree with the root at index `at` replaced.
     #[must_use]
     pub fn with_root(&self, at: usize, root: Root) -> FileTree {
         let mut tree = self.clone();
@@ -117,14 +118,14 @@ impl FileTree {
         tree
     }
 
-    /// Whether a path or one of the folders on it is hidden. `.well-known` at the top never is (RFC 8615).
+    /// Whether a path or a folder on it is hidden. `.well-known` at the top never is (RFC 8615).
     #[must_use]
     pub fn hides(&self, path: &[u8]) -> bool {
         let path = path.strip_prefix(b"/.well-known/").unwrap_or(path);
         !self.hidden && path.split(|&byte| byte == b'/').any(|segment| segment.starts_with(b"."))
     }
 
-    /// What a request for the normalised `path` gets.
+    /// Looks up the normalised `path`.
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
@@ -176,7 +177,7 @@ impl FileTree {
         Ok(FoundEntry::Missing)
     }
 
-    /// Whether the folder at `path`, which exists, has an index or a listing.
+    /// Whether the existing folder at `path` has an index or a listing.
     fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
         for name in &self.index {
             let index = [path, b"/", name.as_bytes()].concat();
@@ -189,7 +190,7 @@ impl FileTree {
         Ok(self.listing)
     }
 
-    /// The file that is at `path` in that root.
+    /// Loads the file at `path` of a root.
     fn load(
         &self,
         (root, path): (&Root, &[u8]),
@@ -209,9 +210,9 @@ impl FileTree {
         Ok(FoundEntry::File(Box::new(LoadedFile { path: path.to_vec(), plain, siblings })))
     }
 
-    /// The sibling of a file in that coding, if there is one and it is not stale: its modification time is in the same
-    /// second or later. Compression tools copy the time or set a later one, so an older sibling belongs to an older
-    /// version of the file. One in another root belongs to another file.
+    /// Returns the sibling of a file in a coding, if there is one and it is not stale: its modification time
+    /// is in the same second or later. Compression tools copy the time or set a later one, so an older
+    /// sibling belongs to an older version of the file. A sibling in another root belongs to another file.
     fn sibling(
         &self,
         (root, path): (&Root, &[u8]),
@@ -244,8 +245,8 @@ impl FileTree {
     }
 }
 
-/// Whether a file is the source of a script by its name, or looks like a copy of one: `a.php`, `a.PHP5`, `a.phtml`, `a.php~`,
-/// `a.php.bak`, `a.inc`.
+/// Whether a file is named like the source of a script or like a copy of one: `a.php`, `a.PHP5`, `a.phtml`,
+/// `a.php~`, `a.php.bak`, `a.inc`.
 fn is_source(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default().to_ascii_lowercase();
     let mut at = 0;
@@ -262,7 +263,7 @@ fn is_source(path: &[u8]) -> bool {
     false
 }
 
-/// The suffix of a sibling's name.
+/// Suffix of a sibling's name.
 fn suffix(coding: Coding) -> &'static [u8] {
     match coding {
         Coding::Identity => b"",

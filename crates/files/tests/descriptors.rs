@@ -1,4 +1,4 @@
-//! At the descriptor limit: alone in its process, because the limit is the process's.
+//! Serving files at the descriptor limit. Runs in a process of its own, because the limit is per process.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -18,11 +18,11 @@ fn files_kept_open_give_way_to_one_that_is_wanted() {
         for at in 0..FILES {
             folder.write(&format!("root/{at}"), vec![at as u8; 64]);
         }
-        // Every file is held open, none in memory.
+        // All files are kept as open descriptors, none in memory.
         options.cache.file_bytes_max = 0;
         options.cache.entries_max = FILES;
     });
-    // One connection for all requests: at the limit there would be no other.
+    // A single connection for all requests, because no other could be accepted at the limit.
     let mut stream = BufReader::new(rig.connect());
     let open_now = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let limit = Some(open_now + FILES as u64 / 4);

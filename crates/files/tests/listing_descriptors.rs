@@ -1,4 +1,4 @@
-//! A listing at the descriptor limit: alone in its process, because the limit is the process's.
+//! A listing at the descriptor limit. Runs in a process of its own, because the limit is per process.
 #![allow(clippy::unwrap_used)]
 
 mod rig;
@@ -23,7 +23,7 @@ fn a_listing_is_whole_or_an_error() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let listing = |free: u64| {
         let mut stream = rig.connect();
-        // It is accepted while there is no limit yet.
+        // The connection is accepted before the limit is set.
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
         until("the connection", || rig.count(|core| core.connections.value()) == free + 1);
         setrlimit(Resource::Nofile, Rlimit { current: Some(open_now + free), maximum }).unwrap();

@@ -1,14 +1,15 @@
-//! Requests of event loops that took too long: each has to be released within a time, or its loop hangs.
+//! Timed-out requests of event loops: each has to be released within a time limit, or its loop counts as
+//! hanging.
 
 use std::cell::RefCell;
 
 use ring::{Ticket, WorkerSlot};
 
-/// How long an event loop has to release a request that took too long, or another one of these; then the loop itself hangs.
+/// Time within which an event loop must release a timed-out request, or any other of its timed-out requests.
 const RELEASE_MS: u64 = 1_000;
-/// How long it has to release all of those that took too long at the same time.
+/// Time within which an event loop must release all requests that timed out at the same time.
 const RELEASE_MS_MAX: u64 = 10_000;
-/// If it has not done so by then, another worker is started: a loop that works reacts at once.
+/// Time after which another worker is started: a responsive loop reacts at once.
 const DOUBT_MS: u64 = 100;
 
 /// An observation about an event loop with late requests.
@@ -16,13 +17,13 @@ const DOUBT_MS: u64 = 100;
 pub(super) enum LateEvent {
     /// The loop has released nothing for too long.
     Hangs,
-    /// The loop does not react to one more request.
+    /// The loop does not react to another late request.
     Doubted,
-    /// The loop has released a request to which it did not react at first.
+    /// The loop has released a request after having been doubted.
     Released,
 }
 
-/// A request that took too long, and that its event loop must release.
+/// A timed-out request that its event loop must release.
 struct LateRequest {
     ticket: Ticket,
     worker_slot: WorkerSlot,
@@ -31,7 +32,7 @@ struct LateRequest {
     is_doubted: bool,
 }
 
-/// The late requests of a core.
+/// Timed-out requests of a core.
 #[derive(Default)]
 pub(super) struct LateRequests(RefCell<Vec<LateRequest>>);
 
@@ -41,8 +42,8 @@ impl LateRequests {
         self.0.borrow_mut().push(LateRequest { ticket, worker_slot, due_ms, due_ms_max, is_doubted: false });
     }
 
-    /// Looks which requests are still held, and calls `report` for what that shows. A loop that has released a request since the last look
-    /// works: it gets more time for the others.
+    /// Checks which requests are still held, and calls `report` for each finding. A loop that has released a
+    /// request since the last check is responsive and gets more time for the others.
     pub(super) fn look(
         &self,
         now_ms: u64,
@@ -69,7 +70,7 @@ impl LateRequests {
         });
     }
 
-    /// Calls `each` for those that are still held, with the time that is left.
+    /// Calls `each` for all requests that are still held, with the remaining time.
     pub(super) fn held(&self, now_ms: u64, is_held: impl Fn(Ticket) -> bool, each: impl Fn(WorkerSlot, u64)) {
         for late in self.0.borrow().iter().filter(|late| is_held(late.ticket)) {
             each(late.worker_slot, late.due_ms.saturating_sub(now_ms));

@@ -1,4 +1,5 @@
-//! A queued or running request, for its task: waits for news of its ticket, receives the answer and streams the body.
+//! A queued or running request, as its task uses it: waits for news of its ticket, receives the response and
+//! streams the body.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -13,33 +14,33 @@ use super::{Completion, Deadline, Dispatcher, KeptPlaces};
 use crate::log::{AppLog, AppLogLevel, request_line};
 use crate::mail::SupervisorCommand;
 
-/// Why a worker's request is cancelled: what `komainu_cancelled` returns.
+/// Cancellation reasons of requests, as returned by `komainu_cancelled`.
 mod reason {
     use std::num::NonZeroU32;
 
     /// The client disconnected, or its request is malformed.
     pub(super) const GONE: NonZeroU32 = NonZeroU32::MIN;
-    /// The time for an answer is over.
+    /// The response took too long.
     pub(super) const LATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
-    /// It waited in the queue for too long, or was refused because the queue was full.
+    /// The request waited in the queue for too long, or was refused because the queue was full.
     pub(super) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 }
 
-/// A request under way; cancelled when it is dropped before its end.
+/// A request in progress; cancelled if it is dropped before its end.
 pub(crate) struct PendingRequest {
     pub(crate) dispatcher: Rc<Dispatcher>,
     ticket: Ticket,
     over: bool,
-    /// When it was queued, by the core's clock.
+    /// Time of queueing, by the core's clock.
     queued_us: u64,
     worker_slot: Option<WorkerSlot>,
     cost: WorkerCost,
-    /// Given back when no worker runs for the request any more.
+    /// Released when no worker runs for the request any more.
     places: KeptPlaces,
 }
 
 impl PendingRequest {
-    /// What has just been queued.
+    /// Wraps a request that was just queued.
     pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket, places: KeptPlaces) -> PendingRequest {
         PendingRequest {
             dispatcher: dispatcher.clone(),
@@ -52,11 +53,11 @@ impl PendingRequest {
         }
     }
 
-    /// Waits until there may be more of the answer, or room for more of the body; with `client`, also until that
-    /// can do what is wanted of it.
+    /// Waits until there may be more of the response, or room for more of the body; with `client`, also until
+    /// the interest in its connection is ready.
     ///
     /// # Errors
-    /// How the request ended without a response.
+    /// The reason why the request ended without a response.
     pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Completion> {
         poll_fn(|cx| {
             let found = self.dispatcher.with_entry(self.ticket, |entry| {
@@ -77,7 +78,7 @@ impl PendingRequest {
         .await
     }
 
-    /// How long a worker has had it, in milliseconds, and its process id, or 0.
+    /// Returns the milliseconds since a worker claimed the request, and the worker's process id, or 0.
     pub(crate) fn held(&self) -> (u64, i32) {
         let now_ms = self.dispatcher.core.now_ms();
         let claimed_ms = self.dispatcher.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
@@ -88,7 +89,7 @@ impl PendingRequest {
         (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
     }
 
-    /// Logs the request that took too long.
+    /// Logs that the request timed out.
     pub(crate) fn log_late(&self, x: &Exchange<'_>, app_log: &AppLog) {
         let Some(unreported) = self.dispatcher.may_log() else { return };
         let options = &self.dispatcher.generation.options;
@@ -107,12 +108,12 @@ impl PendingRequest {
         app_log.report(AppLogLevel::Warn, &text);
     }
 
-    /// The next wait ends at once: there may be more of the answer than was looked at.
+    /// Makes the next wait return at once, because more of the response may be available.
     pub(crate) fn look_again(&self) {
         self.dispatcher.with_entry(self.ticket, |entry| entry.news = true);
     }
 
-    /// From now on this one has to move next, with its whole time.
+    /// Sets the side that must make progress next, and restarts its time limit.
     pub(crate) fn expect(&self, expect: Deadline) {
         let now_ms = self.dispatcher.core.now_ms();
         self.dispatcher.with_entry(self.ticket, |entry| {
@@ -124,10 +125,10 @@ impl PendingRequest {
         });
     }
 
-    /// The next part of the answer, if any has come; see [`ServerSide::receive`].
+    /// Receives the next part of the response, if available; see [`ServerSide::receive`].
     ///
     /// # Errors
-    /// The answer breaks the channel's rules.
+    /// The response violates the channel's protocol.
     pub(crate) fn receive(
         &mut self,
         into: &mut Vec<u8>,
@@ -146,17 +147,17 @@ impl PendingRequest {
                 self.count_answered();
             }
             Err(Error::WorkerFault(_)) => self.end(),
-            // Lost with its worker: the slot may be another's by now.
+            // Lost with its worker: the slot may belong to another request by now.
             Err(Error::Void) | Ok(_) => {}
         }
         received
     }
 
-    /// Reports what is known by now: how long it was queued, by which worker it was answered, and what that has cost.
+    /// Records the queueing time, the worker and its costs in `notes`.
     pub(crate) fn note(&self, notes: &mut RequestNotes) {
         let Some(WorkerSlot(worker_slot)) = self.worker_slot else { return };
         notes.worker = Some(self.dispatcher.generation.place_of(worker_slot) as u32 + 1);
-        // What a worker reports may be anything: nothing takes longer than the time that has passed.
+        // Values from the worker are not trusted, so limit them to the time that has passed.
         let passed_us = self.dispatcher.core.now_us() - self.queued_us;
         let cost = &self.cost;
         if let Some(claimed_us) = cost.claimed_us {
@@ -167,13 +168,13 @@ impl PendingRequest {
         notes.worker_memory_kib = cost.memory_kib;
     }
 
-    /// The ticket is void: the slot may be in use again.
+    /// Removes the entry, because the ticket is void and the slot may be in use again.
     fn end(&mut self) {
         self.over = true;
         self.dispatcher.entries.borrow_mut()[self.ticket.index()] = None;
     }
 
-    /// Counts the request as one that its worker has answered.
+    /// Counts the request as answered by its worker.
     pub(crate) fn count_answered(&self) {
         let Some(WorkerSlot(at)) = self.worker_slot else { return };
         let generation = &self.dispatcher.generation;
@@ -188,32 +189,32 @@ impl PendingRequest {
     /// Streams more of the request's body; see [`ServerSide::push_body`].
     ///
     /// # Errors
-    /// The request is over.
+    /// The request has ended.
     pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
         self.dispatcher.server.borrow_mut().push_body(self.ticket, body, last)
     }
 
-    /// Lets the worker know that the client has closed its sending side.
+    /// Tells the worker that the client has closed its sending side.
     pub(crate) fn report_client_closed(&self) {
         self.dispatcher.server.borrow_mut().report_client_closed(self.ticket);
     }
 
-    /// The descriptor of the file received last is no longer needed.
+    /// Releases the descriptor of the file received last.
     pub(crate) fn file_taken(&self) {
         self.dispatcher.server.borrow_mut().file_taken(self.ticket);
     }
 
-    /// Whether the request has ended, in whatever way.
+    /// Whether the request has ended.
     pub(crate) fn is_void(&self) -> bool {
         self.dispatcher.with_entry(self.ticket, |_| ()).is_none()
     }
 
-    /// Takes descriptors out of the worker's process, if this process may not.
+    /// Returns the launcher, which copies descriptors from the worker's process if this process may not.
     pub(crate) fn launcher(&self) -> Option<Arc<dyn crate::launcher::Launcher>> {
         self.dispatcher.generation.options.launcher.clone()
     }
 
-    /// The process that holds it, for taking a descriptor out of it.
+    /// Returns the process that has claimed the request, for copying a descriptor from it.
     pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
         let WorkerSlot(worker_slot) = self.dispatcher.server.borrow().claimant(self.ticket)?;
         let generation = &self.dispatcher.generation;

@@ -1,6 +1,6 @@
-//! How far each direction of a WebSocket is.
+//! State of each direction of a WebSocket.
 
-/// What is read from the client, in the order in which it happens.
+/// State of the input from the client; the variants are in chronological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClientInput {
     Open,
@@ -10,27 +10,27 @@ pub(super) enum ClientInput {
     Ended,
 }
 
-/// What is sent to the client.
+/// State of the output to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClientOutput {
     Open,
     /// A close was sent, or cannot be sent any more.
     Closed,
-    /// Nothing at all can be sent to the client any more.
+    /// Nothing can be sent to the client any more.
     Broken,
 }
 
-/// What is written to the worker.
+/// State of the output to the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerInput {
     Open,
     /// The last record is queued.
     Closing,
-    /// The worker has got all of the last record.
+    /// The worker has received all of the last record.
     Closed,
 }
 
-/// What is read from the worker.
+/// State of the input from the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerOutput {
     Open,

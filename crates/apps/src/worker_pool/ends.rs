@@ -1,4 +1,4 @@
-//! How processes end: by themselves, because they are asked to, or because their time is over.
+//! Ends of processes: by themselves, on request, or after a timeout.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::log::AppLogLevel;
 use crate::mail::{KillReason, lock};
 use crate::process::WorkerExit;
 
-/// The signal that asks a process for its stack before it is killed: `KOMAINU_SIGNAL_WHERE`.
+/// Signal that asks a process to dump its stack before it is killed: `KOMAINU_SIGNAL_WHERE`.
 const WHERE: Signal = Signal::STKFLT;
-/// How long it may take to write the stack.
+/// Time within which the stack must be written.
 pub(crate) const WHERE_MAX: Duration = Duration::from_secs(2);
 
 impl WorkerPool {
-    /// A process has ended.
+    /// Handles the end of a process.
     pub(super) fn process_ended(&mut self, who: ProcessRole, now: Instant, events: &mut Vec<PoolEvent>) {
         self.pass_output(who, now);
         match who {
@@ -61,7 +61,7 @@ impl WorkerPool {
         }
     }
 
-    /// Whether a worker's end is an error.
+    /// Determines whether a worker's end is an error.
     fn judge(
         &mut self,
         at: usize,
@@ -84,8 +84,8 @@ impl WorkerPool {
             WorkerState::Ready | WorkerState::Recycling | WorkerState::Ending => {
                 let pid = worker.child.pid.map_or(0, |pid| pid.as_raw_pid());
                 self.app_log.report(AppLogLevel::Warn, &format!("worker {pid} {how}"));
-                // A worker that has answered requests is replaced at once; several that have answered none would be a
-                // loop.
+                // A worker that has answered requests is replaced at once. Workers that end without answering
+                // any would be restarted in a tight loop.
                 match answered {
                     0 => self.failed(now),
                     _ => self.failures = 0,
@@ -94,14 +94,16 @@ impl WorkerPool {
         }
     }
 
-    /// The number of overdue requests of an event loop changes. Meanwhile another worker is started in its place.
+    /// Changes the number of overdue requests of an event loop. While there are any, another worker is
+    /// started in its place.
     pub(crate) fn overdue(&mut self, worker_slot: usize, more: isize) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
             worker.overdue = worker.overdue.saturating_add_signed(more);
         }
     }
 
-    /// The core that watched the event loop ends: the loop is killed at `due` unless it has released the request.
+    /// Schedules the event loop to be killed at `due` unless it releases the request, because the core that
+    /// watched it ends.
     pub(crate) fn overdue_until(&mut self, worker_slot: usize, due: Instant) {
         if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)] {
             worker.overdue_until = Some(worker.overdue_until.map_or(due, |other| other.min(due)));
@@ -122,8 +124,8 @@ impl WorkerPool {
         }
     }
 
-    /// Kills the workers that hang outside of requests: no request of theirs has a deadline, as its response is complete or
-    /// its client is gone, and they neither sleep nor look for another one.
+    /// Kills workers that hang outside of requests: none of their requests has a deadline, because the
+    /// response is complete or the client is gone, and they neither sleep nor poll for requests.
     pub(crate) fn kill_hanging(&mut self, now: Instant) {
         let request_max = Duration::from_millis(self.options.request_ms_max);
         for at in 0..self.places.len() {
@@ -152,7 +154,7 @@ impl WorkerPool {
         }
     }
 
-    /// Ends the processes whose time is over.
+    /// Ends the processes whose deadlines have expired.
     pub(super) fn enforce(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.kill_overdue(now);
         self.enforce_on_prototype(now, events);
@@ -181,7 +183,8 @@ impl WorkerPool {
                 WorkerState::Killed | WorkerState::Ready | WorkerState::Recycling => self.kill(at),
             }
         }
-        // The commands that it has not handled are lost with it, and the places for their workers are free.
+        // The fork commands that the prototype has not handled are lost, and the places for their workers are
+        // free.
         if let Some(prototype) = self.prototype.as_ref().filter(|_| unborn) {
             self.app_log.report(AppLogLevel::Warn, "the prototype is killed: it does not fork");
             prototype.child.signal(Signal::KILL);
@@ -215,7 +218,7 @@ impl WorkerPool {
         }
     }
 
-    /// Ends a worker at once.
+    /// Kills a worker.
     pub(crate) fn kill(&mut self, at: usize) {
         if let WorkerPlace::Held(worker) = &mut self.places[at] {
             worker.child.signal(Signal::KILL);
@@ -223,7 +226,7 @@ impl WorkerPool {
         }
     }
 
-    /// Ends a worker that takes too long: it may write its stack first.
+    /// Asks a worker that takes too long to dump its stack before it is killed.
     fn ask_where(&mut self, at: usize, now: Instant) {
         if let WorkerPlace::Held(worker) = &mut self.places[at]
             && worker.state != WorkerState::Killed
@@ -233,7 +236,7 @@ impl WorkerPool {
         }
     }
 
-    /// Kills the worker of a slot, which is asked for its stack first if it took too long; returns its process id.
+    /// Kills the worker of a slot, after a stack dump if it took too long; returns its process id.
     pub(crate) fn kill_slot(&mut self, worker_slot: usize, took_long: bool, now: Instant) -> Option<i32> {
         let at = self.shared.place_of(worker_slot);
         let WorkerPlace::Held(worker) = &self.places[at] else { return None };
@@ -261,7 +264,8 @@ impl WorkerPool {
         }
     }
 
-    /// Asks all processes to leave. A worker that is still loading has nothing to finish.
+    /// Asks all processes to leave. A worker that is still loading has nothing to finish, so it is ended at
+    /// once.
     pub(crate) fn dismiss(&mut self, now: Instant) {
         self.leaving = true;
         self.retry_at = None;
@@ -288,7 +292,7 @@ impl WorkerPool {
         );
     }
 
-    /// Kills all processes, with the processes that they have started in their groups.
+    /// Kills all processes and their process groups.
     pub(crate) fn kill_all(&mut self) {
         self.leaving = true;
         self.watch(|_, child| {

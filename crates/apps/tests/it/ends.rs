@@ -1,4 +1,4 @@
-//! How the processes of applications end, which signals end them, and what the log says of those that take too long.
+//! Ends of application processes: signals, exit codes, and the log of those that take too long.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use apps::Options;
 
 const SHARED: [&str; 6] = ["-TERM", "-INT", "-HUP", "-QUIT", "-USR1", "-USR2"];
 
-/// One worker of a language with a file.
+/// Serves a file with one worker of a language.
 fn serve(language: &str, arguments: &[&str], file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     let folder = modules(language);
     let mut command: Vec<std::ffi::OsString> = match language {
@@ -143,7 +143,7 @@ fn native(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     serve("native", &[], &object, adapt)
 }
 
-// ---- the end ----
+// ---- ends ----
 
 #[test]
 fn python_ends_as_its_interpreter_does() {
@@ -231,7 +231,7 @@ fn what_does_not_end_in_time_is_killed_and_says_where_it_was() {
 
 // ---- signals ----
 
-/// All processes stay when the signals come that are meant for the server; whatever they do with it meanwhile.
+/// Asserts that signals addressed to the server do not end its processes.
 fn stays(rig: &Rig) {
     let before = (rig.ready(1), rig.pids("prototype"));
     let all = || before.0.iter().chain(&before.1);
@@ -270,11 +270,12 @@ fn handlers_and_forks_of_the_application_are_its_own() {
     }
 }
 
-// ---- too late ----
+// ---- timeouts ----
 
 #[test]
 fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
-    let short = |options: &mut Options| options.request_ms_max = 2_000; // a busy machine may take some of it until the worker has the request
+    // a busy machine may use part of this time until the worker claims the request
+    let short = |options: &mut Options| options.request_ms_max = 2_000;
     for (rig, place) in [
         (perl("where-perl", short), "called Komainu::App::stands_still"),
         (ruby("where-ruby", short), "stands_still"),
@@ -290,7 +291,7 @@ fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
         rig.logged(&format!("worker {worker} is killed: it took too long to answer"));
         until("its end", || !is_alive(worker));
         assert!(!rig.log().contains("secret"), "{}", rig.log());
-        // The next worker starts its interpreter, which may take longer than the 2 s that a request may wait.
+        // The interpreter of the next worker may take longer to start than the 2 s that a request may wait.
         until("its successor answers", || rig.get("/").status == 200);
     }
 }
@@ -399,7 +400,7 @@ fn a_damaged_channel_is_replaced() {
     assert_eq!(rig.get("/").status, 200);
 }
 
-/// Whatever stands in the memory beside the header: it is the application's own harm, and has an end.
+/// Random data in the memory after the header harms only the application itself, and only temporarily.
 #[test]
 fn a_channel_full_of_noise_is_replaced_or_outlived() {
     for noise in ["ff", "00", "01", "55"] {
@@ -421,13 +422,13 @@ fn one_that_always_damages_its_channel_gets_the_next_ever_later() {
         let _ = rig.get("/scribble").status;
         std::thread::sleep(Duration::from_millis(100));
     }
-    // At once, and after pauses of 1, 2, 4 and more seconds.
+    // Immediately, and after pauses of 1, 2, 4 and more seconds.
     let count = rig.log().matches("has damaged the channel").count();
     let most = 1 + (since.elapsed().as_secs() + 2).ilog2() as usize;
     assert!((1..=most).contains(&count), "{count} of {most}: {}", rig.log());
 }
 
-// ---- what applications get ----
+// ---- request variables ----
 
 #[test]
 fn the_port_is_the_one_that_the_request_came_in_on_whatever_the_client_says() {
@@ -441,7 +442,7 @@ fn the_port_is_the_one_that_the_request_came_in_on_whatever_the_client_says() {
     }
 }
 
-/// RFC 9112 section 3.2.2.
+/// See RFC 9112 section 3.2.2.
 #[test]
 fn the_host_is_that_of_the_target_where_it_names_one() {
     let rig = Rig::perl("all", one_worker);

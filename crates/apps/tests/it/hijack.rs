@@ -1,4 +1,4 @@
-//! Rack's full hijack: connections that an application takes over, and what surrounds them.
+//! Rack's full hijack: connections that an application takes over, and related cases.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -9,7 +9,7 @@ use crate::websocket_h2::{FIN, Streams, TEXT, frame};
 use apps::Options;
 use http2::ErrorCode;
 
-/// Serves `tests/ruby/FILE` with one worker that answers one request at a time.
+/// Serves `tests/ruby/FILE` with one worker that handles one request at a time.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
@@ -29,7 +29,7 @@ fn open(rig: &Rig, path: &str) -> Client {
 }
 
 fn says(client: &mut Client, text: &str) {
-    // Both ways at once: what comes back is read while the rest is sent.
+    // Read the echo while sending the rest.
     let mut sends = client.stream.try_clone().unwrap();
     let bytes = text.as_bytes().to_vec();
     let sent = std::thread::spawn(move || sends.write_all(&bytes).unwrap());
@@ -47,13 +47,13 @@ fn bytes_go_both_ways_and_the_worker_is_free() {
         says(client, &"y".repeat(300_000));
     }
     rig.get("/").expect(200, "plain");
-    // One side's end is passed on, and what was sent before it arrives.
+    // A half-close is passed on, and the data sent before it arrives.
     let mut client = clients.pop().unwrap();
     client.send("the last");
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.rest(), b"the last");
     rig.logged("echo ended");
-    // A request with a body, and bytes sent at once behind it.
+    // A request with a body, followed immediately by more bytes.
     let mut client = rig.connect();
     client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyand more");
     client.through("\r\n\r\n");
@@ -67,14 +67,14 @@ fn what_goes_wrong_around_it() {
     assert_eq!(open(&rig, "/fail").rest(), b"before it failed");
     rig.logged("on purpose, after all");
     rig.get("/begun").expect(200, "true true");
-    // The worker's death ends what it had taken over, and nothing else.
+    // The worker's death ends the connections that it has taken over, and no others.
     let first = rig.ready(1);
     assert_eq!(open(&rig, "/die").rest(), b"");
     until("another worker", || rig.pids("ready").first().is_some_and(|pid| *pid != first[0]));
     rig.get("/").expect(200, "plain");
 }
 
-/// Other requests share the connection.
+/// An HTTP/2 connection is shared with other requests.
 #[test]
 fn a_connection_of_http_2_is_not_taken_over() {
     let rig = ruby("hijack.ru", |_| {});
@@ -86,7 +86,7 @@ fn a_connection_of_http_2_is_not_taken_over() {
             .unwrap();
         String::from_utf8_lossy(&curl.stdout).into_owned()
     };
-    // The environment says so.
+    // The environment states that hijacking is not available.
     assert_eq!(curl("/begun"), "false false 2 200");
     let unasked = curl("/unasked");
     assert!(unasked.ends_with(" 2 502"), "{unasked}");
@@ -106,7 +106,7 @@ fn an_application_that_never_reads_or_closes_is_cut_off() {
     let rig = ruby("hijack.ru", |options| options.hijacked_ms = Some(500));
     let mut client = rig.connect();
     client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
-    // As much as both ends of the way hold, and no more.
+    // The buffers of both ends are filled, and no more is accepted.
     client.stream.set_nonblocking(true).unwrap();
     let (mut sent, piece) = (0, vec![b'x'; 65_536]);
     let stalled = loop {
@@ -119,7 +119,7 @@ fn an_application_that_never_reads_or_closes_is_cut_off() {
     };
     assert!(stalled.kind() == std::io::ErrorKind::WouldBlock, "{stalled}");
     client.stream.set_nonblocking(false).unwrap();
-    // A reset, as it had sent more than was read.
+    // A reset, because unread data remains.
     assert!(client.rest().is_empty());
     rig.get("/").expect(200, "plain");
 }
@@ -148,7 +148,7 @@ fn a_worker_that_is_replaced_waits_for_its_connections() {
     says(&mut client, "still here");
     drop(client);
     until("the old worker leaves", || !is_alive(first));
-    // One that never closes has until the worker is killed.
+    // A connection that is never closed stays open until the worker is killed.
     let second = rig.ready(1)[0];
     let mut client = rig.connect();
     client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -193,7 +193,7 @@ fn action_cable() {
     }
 }
 
-/// A text frame of a client's; the mask is zeros.
+/// Returns a masked text frame of a client; the mask is all zeros.
 fn masked(text: &str) -> Vec<u8> {
     let len = text.len();
     let head = match len {
@@ -205,7 +205,7 @@ fn masked(text: &str) -> Vec<u8> {
 
 const VERSION: &str = "sec-websocket-version: 13\r\n";
 
-/// Browsers ask for a WebSocket over a connection of HTTP/2 that they have.
+/// Browsers open WebSockets over an existing HTTP/2 connection.
 #[test]
 fn action_cable_over_http_2() {
     let rig = ruby("cable.ru", |_| {});
@@ -240,7 +240,7 @@ fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
     let mut client = Streams::to(&rig);
     let own_key = format!("{VERSION}sec-websocket-key: the-client's-own\r\n");
     let id = client.ask("/switch", "websocket", &own_key);
-    // Nothing that the client has written takes the place of the server's key; bytes behind the head arrive.
+    // A client's fields must not replace the server's key. Bytes after the head must arrive.
     client.wait(|streams| streams.got[&id].data.windows(2).any(|end| end == b"\n\n"));
     let seen = String::from_utf8(std::mem::take(&mut client.got.get_mut(&id).unwrap().data)).unwrap();
     assert_eq!(seen, "GET HTTP/1.1 Upgrade websocket 13 16\n\n");
@@ -251,7 +251,8 @@ fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
         client.wait(|streams| streams.got[&id].data.len() >= text.len());
         assert!(std::mem::take(&mut client.got.get_mut(&id).unwrap().data) == text.as_bytes());
     }
-    // What does not switch refuses; a head that is not one, not whole in time, or without an end is an error of the application's.
+    // Responses other than 101 are passed on as a refusal; an invalid, late or endless head is an error of
+    // the application.
     for (path, status) in [
         ("/refused", 403),
         ("/echo", 502),
@@ -260,12 +261,12 @@ fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
         ("/garbage", 502),
         ("/longhead", 502),
         ("/never", 504),
-        // Answered without taking it over: a success would open a tunnel to nowhere.
+        // An ordinary response without a hijack: passing on its success would open a tunnel without a peer.
         ("/begun", 501),
     ] {
         assert_eq!(client.status(path, "websocket", VERSION), status, "{path}");
     }
-    // Other protocols than WebSocket are not for HTTP/1.1's handshake.
+    // Only WebSocket is translated to the HTTP/1.1 handshake.
     let other = client.ask("/unasked", "connect-udp", "");
     client.wait(|streams| streams.got[&other].status > 0);
     assert_eq!(client.got[&other].status, 502);
@@ -283,7 +284,7 @@ fn clients_that_leave_before_the_handshake_hold_nothing() {
     let mut client = Streams::to(&rig);
     let ids: Vec<_> = (0..20).map(|_| client.ask("/waits", "websocket", VERSION)).collect();
     rig.logged("waits: 20");
-    // The worker is free again, so the server waits for the application's response.
+    // The worker is free, and the server waits for the response on the hijacked socket.
     rig.get("/").expect(200, "plain");
     for id in ids {
         client.machine.reset(id, ErrorCode::CANCEL);

@@ -1,4 +1,4 @@
-//! The lives of worker processes: load, death, replacement, reload; and what requests see of it.
+//! Lifecycle of worker processes: loading, death, replacement and reload, and their effect on requests.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn workers(min: usize, max: usize) -> Workers {
     Workers { min, max }
 }
 
-/// Clients that ask for one path over and over; returns the number of answers of each kind.
+/// Clients that request one path repeatedly, and the statuses that they received.
 struct Load {
     stop: Arc<AtomicBool>,
     good: Arc<AtomicUsize>,
@@ -41,20 +41,20 @@ impl Load {
         Load { stop, good, threads }
     }
 
-    /// Waits for so many more good answers.
+    /// Waits for this number of further successful responses.
     fn wait_for_good(&self, answers: usize) {
         let before = self.good.load(Ordering::Relaxed);
         until("more answers", || self.good.load(Ordering::Relaxed) >= before + answers);
     }
 
-    /// Ends it; the statuses other than 200.
+    /// Stops the clients; returns the statuses other than 200.
     fn finish(self) -> Vec<u16> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     }
 }
 
-/// An application that can be written again.
+/// An application whose file can be rewritten.
 struct Changing(PathBuf);
 
 impl Changing {
@@ -88,7 +88,7 @@ fn workers_killed_under_load_cost_what_they_held() {
     rig.ready(4);
     load.wait_for_good(100);
     let bad = load.finish();
-    // One worker holds one request at a time, and most are tried again.
+    // A worker holds one request at a time, and most requests are retried.
     assert!(bad.len() <= killed && bad.iter().all(|status| *status == 502), "{bad:?}");
 }
 
@@ -115,7 +115,7 @@ fn a_full_queue_refuses_the_oldest() {
     rig.ready(1);
     let mut busy = rig.connect();
     busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
-    // The worker has it before the others come.
+    // The worker must claim this request before the others are sent.
     rig.logged("sleeps 1");
     let mut waiting: Vec<_> = (0..4)
         .map(|at| {
@@ -258,7 +258,7 @@ fn it_does_not_spin() {
     rig.logged("does not load: no");
     let count = app.0.with_extension("psgi.count");
     until("four attempts", || std::fs::metadata(&count).unwrap().len() >= 4);
-    // With pauses of 100, 200 and 400 ms between them.
+    // Pauses of 100, 200 and 400 ms between the attempts.
     assert!(since.elapsed() >= std::time::Duration::from_millis(700), "{:?}", since.elapsed());
 }
 
@@ -378,7 +378,7 @@ fn several_cores_share_the_workers() {
     let load = Load::start(&rig, 12, "/");
     for _ in 0..10 {
         load.wait_for_good(100);
-        // It may have ended by itself since it was listed: then there is nothing to kill this time.
+        // The process may have ended by itself since it was listed.
         let _ = kill(rig.ready(2)[0], "-KILL");
     }
     load.wait_for_good(100);
@@ -386,12 +386,13 @@ fn several_cores_share_the_workers() {
     rig.ready(2);
 }
 
-/// The answer of a worker that died is noticed late, where its client reads slowly; its slot is another request's by then.
+/// The death of a worker is noticed late if its client reads slowly; its slot then belongs to another
+/// request.
 #[test]
 fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        // More than is taken out of it together.
+        // More than is received from the channel at once.
         options.response_bytes = 512 * 1024;
     });
     let worker = rig.ready(1)[0];
@@ -409,8 +410,7 @@ fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
     assert_eq!(next.answer().status, 200);
 }
 
-/// A core takes part in an application's affairs once it knows the application; where it never gets a request, that may
-/// be never.
+/// A core handles an application's events only once it has used the application, which may never happen.
 #[test]
 fn a_core_that_never_asked_holds_up_no_successor() {
     let worker = rig::modules("perl").join("worker.pl");
@@ -430,7 +430,7 @@ fn a_core_that_never_asked_holds_up_no_successor() {
     assert_eq!(rig.get("/").status, 200);
 }
 
-/// What an application does with its output is its own affair.
+/// Closing standard output must not slow the application down.
 #[test]
 fn an_application_that_closes_its_output_costs_no_time() {
     let text = "open STDOUT, '>', '/dev/null'; open STDERR, '>', '/dev/null'; sub { [200, [], ['quiet']] }";
@@ -454,7 +454,7 @@ fn an_application_that_closes_its_output_costs_no_time() {
 fn a_prototype_that_is_stuck_is_replaced() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        // The next prototype has no longer to load, on a busy machine too.
+        // Also limits the next prototype, which must load within this time on a busy machine.
         options.start_ms_max = 3_000;
         options.queue_ms_max = 5_000;
     });
@@ -467,7 +467,7 @@ fn a_prototype_that_is_stuck_is_replaced() {
     assert!(!is_alive(prototype));
 }
 
-/// What a worker has started and left behind becomes the server's, and nobody else can reap it.
+/// An orphan that a worker leaves behind becomes a child of the server, which must reap it.
 #[test]
 fn what_an_application_leaves_behind_is_reaped() {
     let text = "sub { system q{sh -c 'sleep 0.2 & echo $! >>'} . __FILE__ . '.left'; [200, [], ['left']] }";

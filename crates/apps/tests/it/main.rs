@@ -1,4 +1,4 @@
-//! Applications in each language, by an engine and workers in earnest.
+//! Applications in each language, with real workers.
 #![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
 
 #[path = "../rig/mod.rs"]

@@ -1,4 +1,4 @@
-//! Native handlers: the examples in C, C++ and Rust, built here and served.
+//! Native handlers: the examples in C, C++ and Rust, compiled and served.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::rig;
 use crate::rig::{Rig, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
 
-/// One of `workers/native/examples`, without a warning of its compiler.
+/// Compiles one of `workers/native/examples` with warnings as errors.
 fn example(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/native/examples").join(name);
     let object = scratch("native").join(name).with_extension("so");

@@ -1,4 +1,4 @@
-//! PSGI with the machine's own perl: what an application may do, and what becomes of it.
+//! PSGI with the system's Perl: supported application behaviour and its results.
 
 use std::io::Write;
 
@@ -109,7 +109,8 @@ fn bytes_go_both_ways_at_once() {
     let rig = all();
     let mut client = rig.connect();
     client.send("POST /stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
-    // The worker is asked once enough has come, and then each piece comes back before the next one is sent.
+    // A worker gets the request once enough was received; after that each piece is echoed before the next one
+    // is sent.
     let mut sent = 0;
     let mut begun = false;
     for _ in 0..10 {
@@ -170,7 +171,7 @@ fn bodies_that_are_framed_already_are_not_framed_again() {
     client.send("HEAD /chunks HTTP/1.1\r\nHost: a\r\n\r\n");
     client.through("\r\n\r\n");
     assert_eq!(client.get("/").status, 200);
-    // A body that is not in chunks is the content.
+    // A body that is not chunked is the content.
     client.get("/chunks?no").expect(200, "no chunk");
     assert_eq!(client.get("/").status, 200);
 }
@@ -248,7 +249,7 @@ fn mistakes_cost_their_own_request() {
         client.send("GET /die-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         String::from_utf8(client.rest()).unwrap()
     };
-    // Also where the server sees the beginning and the end at one look.
+    // Also if the server receives the beginning and the end together.
     assert!(cut.starts_with("HTTP/1.1 200 ") && cut.contains("begun"), "what was written is sent: {cut:?}");
     assert!(!cut.ends_with("0\r\n\r\n"), "must not look whole: {cut:?}");
     rig.logged("GET /die-late: in the middle");
@@ -261,7 +262,7 @@ fn a_worker_that_ends_in_the_middle_is_replaced() {
     for (path, said, tries) in [("/exit", "exits", 1), ("/kill", "is killed", 2)] {
         rig.ready(2);
         assert_eq!(rig.get(path).status, 502);
-        // It is tried twice where nothing had been answered, unless the application itself ends its worker.
+        // Retried once if no response was sent, unless the application itself ended its worker.
         let deaths = || rig.log().lines().filter(|line| *line == said).count();
         until("all deaths", || deaths() == tries);
         assert_eq!(rig.get("/").status, 200);
@@ -285,7 +286,7 @@ fn the_prototype_may_die() {
     rig.logged("the prototype was killed by signal 9; the workers continue");
     assert_eq!(rig.get("/").status, 200);
     assert_eq!(rig.ready(2), workers);
-    // A worker that dies now is forked from a new one.
+    // A worker that dies after this is forked from a new prototype.
     assert!(kill(workers[0], "-KILL"));
     until("a new worker", || {
         let now = rig.pids("ready");
@@ -294,7 +295,7 @@ fn the_prototype_may_die() {
     assert_ne!(rig.pids("prototype"), [prototype]);
 }
 
-/// Half a form is none.
+/// A truncated form must not be accepted.
 #[test]
 fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
     let file = rig::scratch("half-a-body").join("app.psgi");
@@ -318,7 +319,8 @@ fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
     assert!(!rig.log().contains("got 20000"), "{}", rig.log());
 }
 
-/// What GET would have brought, an application that strips the body of its answer to HEAD does not say (RFC 9110 section 8.6).
+/// The length of the GET response is unknown if an application removes the body of its response to HEAD (RFC
+/// 9110 section 8.6).
 #[test]
 fn an_answer_to_head_has_no_length_but_the_applications() {
     let file = rig::scratch("head").join("app.psgi");

@@ -1,4 +1,4 @@
-//! WSGI and ASGI with the machine's own python: what an application may do, and what becomes of it.
+//! WSGI and ASGI with the system's Python: supported application behaviour and its results.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::rig;
 use crate::rig::{Rig, modules, one_worker, until};
 use apps::Options;
 
-/// Serves `tests/python/TARGET` with two workers, or as `adapt` wishes.
+/// Serves `tests/python/TARGET` with two workers; `adapt` may change the options.
 fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("python").join("worker.py");
     let mut place = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").into_os_string();
@@ -212,7 +212,7 @@ fn what_does_not_load_says_why() {
     }
 }
 
-/// The process between prototype and worker is neither, and must not become either.
+/// The intermediate process of a double fork must not become a prototype or a worker.
 #[test]
 fn a_fork_that_fails_half_way_is_tried_again() {
     let folder = rig::scratch("half-a-fork");
@@ -247,7 +247,8 @@ def app(environ, start_response):
     until("an answer", || rig.get("/").status == 200);
 }
 
-/// A list that threads share, as a cache may: what was in it is sent, whatever becomes of it meanwhile.
+/// A list shared by threads, such as a cache: its contents at the time of the response are sent, even if it
+/// changes later.
 #[test]
 fn a_body_is_not_pulled_away_under_its_thread() {
     let file = rig::scratch("shared-list").join("shared.py");
@@ -270,14 +271,15 @@ def app(environ, start_response):
     let mut slow = rig.connect();
     slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     slow.through("\r\n\r\n");
-    // Its body is being sent: far more than its client and the way there hold.
+    // The body is being sent, and exceeds the buffers of the client and the connection.
     assert_eq!(slow.take(1), b"x");
     rig.get("/clear").expect(200, "cleared");
     assert!(slow.take((16 << 20) - 1).iter().all(|byte| *byte == b'x'));
     assert!(!rig.log().contains("killed"), "{}", rig.log());
 }
 
-/// One that leaves by itself before it has answered anything is replaced with pauses, as one that dies so is.
+/// A worker that leaves by itself before it has answered any request is replaced after a pause, like one that
+/// crashes.
 #[test]
 fn workers_that_leave_at_once_follow_each_other_with_pauses() {
     let file = rig::scratch("leavers").join("leavers.py");
@@ -313,6 +315,6 @@ def app(environ, start_response):
     until("the first", || !rig.pids("prototype").is_empty());
     let count = file.with_extension("py.count");
     until("four workers", || std::fs::metadata(&count).is_ok_and(|count| count.len() >= 4));
-    // With pauses of 100, 200 and 400 ms between them.
+    // Pauses of 100, 200 and 400 ms between the attempts.
     assert!(since.elapsed() >= std::time::Duration::from_millis(700), "{:?}", since.elapsed());
 }

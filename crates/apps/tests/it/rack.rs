@@ -1,4 +1,4 @@
-//! Rack with the machine's own ruby: what an application may do, and what becomes of it.
+//! Rack with the system's Ruby: supported application behaviour and its results.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::rig::{Rig, is_alive, modules, one_worker, scratch, until};
 use apps::Options;
 
-/// Serves `tests/ruby/FILE` with two workers, or as `adapt` wishes.
+/// Serves `tests/ruby/FILE` with two workers; `adapt` may change the options.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
@@ -114,7 +114,7 @@ fn heads_carry_what_rack_2_and_3_put_into_them() {
     for odd in ["101", "0", "1000", "x"] {
         assert_eq!(rig.get(&format!("/status?{odd}")).status, 500, "{odd}");
     }
-    // No second field can be had by a line end.
+    // A line break in a value must not inject a second field.
     assert_eq!(rig.get("/split").status, 502);
 }
 
@@ -222,7 +222,7 @@ fn bodies_arrive_whole_however_they_are_sent() {
     client.post("/gets", b"").expect(200, "nil[]nilnil");
 }
 
-/// The most memory that a process has had, in KiB.
+/// Peak memory of a process in KiB.
 fn memory_kib_max(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -321,7 +321,7 @@ fn asked_to_leave_a_worker_finishes_first() {
     waiting.answer().expect(200, "waited");
     until("its end", || !is_alive(pid));
     let next = rig.ready(1)[0];
-    // And one that has nothing to finish.
+    // A worker without requests in progress.
     rig.app.reload();
     until("its end", || !is_alive(next));
     assert_eq!(rig.get("/").status, 200);

@@ -1,4 +1,4 @@
-//! Rack: how an application is found and loaded, and what it learns of its processes' lives; frameworks.
+//! Rack: locating and loading of applications, process lifecycle hooks, and frameworks.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn an_application_that_does_not_load_says_why() {
 
 #[test]
 fn a_bundle_beside_the_application_is_its_world() {
-    // Bundler writes what it has resolved beside the list.
+    // Bundler writes the lock file beside the Gemfile.
     let folder = scratch("rack-bundle");
     for name in ["Gemfile", "config.ru"] {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby/bundle").join(name);
@@ -111,7 +111,7 @@ fn rails_runs() {
     assert_eq!(client.get("/nowhere").status, 404);
 }
 
-/// The process between prototype and worker is neither, and must not become either.
+/// The intermediate process of a double fork must not become a prototype or a worker.
 #[test]
 fn a_fork_that_fails_half_way_is_tried_again() {
     let file = scratch("rack-half-a-fork").join("halves.rb");

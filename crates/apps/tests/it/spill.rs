@@ -1,4 +1,4 @@
-//! Slow clients hold no worker: answers and uploads wait in temporary files.
+//! Slow clients do not occupy workers: responses and uploads are buffered in temporary files.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::rig;
 use crate::rig::{Client, Rig, one_worker, until};
 
 const MIB: u64 = 1024 * 1024;
-/// Of `/download`: more than sockets take.
+/// Size of `/download`, which exceeds the socket buffers.
 const ANSWER_MIB: usize = 20;
 
 fn quota(bytes_max: u64) -> Option<Arc<SpillQuota>> {
     SpillQuota::new(&SpillStore::new(&std::env::temp_dir(), u64::MAX), bytes_max)
 }
 
-/// An application, and what its files hold.
+/// Starts an application with a quota of temporary files; returns both.
 fn spilling(bytes_max: u64, adapt: impl FnOnce(&mut Options)) -> (Rig, Arc<SpillQuota>) {
     let quota = quota(bytes_max).unwrap();
     let theirs = quota.clone();
@@ -38,12 +38,12 @@ fn ask_for_much(rig: &Rig) -> Client {
 fn slow_readers_hold_no_worker() {
     let (rig, quota) = spilling(u64::MAX, |_| {});
     let mut readers: Vec<Client> = (0..30).map(|_| ask_for_much(&rig)).collect();
-    // With 2 workers, and without files, nobody else would ever be answered.
+    // With 2 workers and no files, no other request would ever be served.
     for _ in 0..50 {
         assert_eq!(rig.get("/").status, 200);
     }
     assert!(quota.used() > 30 * MIB);
-    // Half of them leave, the others get every byte.
+    // Half of the clients disconnect; the others receive every byte.
     readers.truncate(15);
     for reader in &mut readers {
         assert_eq!(reader.answer().body.len(), ANSWER_MIB << 20);
@@ -55,14 +55,14 @@ fn slow_readers_hold_no_worker() {
 fn where_files_are_full_a_slow_reader_makes_room_for_those_who_wait() {
     let (rig, quota) = spilling(2 * MIB, |_| {});
     let readers: Vec<Client> = (0..6).map(|_| ask_for_much(&rig)).collect();
-    // The files are full for a moment only: readers are cut off to make room.
+    // The files are full only briefly: slow clients are disconnected to make room.
     rig.logged("slow clients hold workers");
     for _ in 0..10 {
         assert_eq!(rig.get("/").status, 200);
     }
     assert!(quota.used() <= 2 * MIB);
     rig.logged("answers are cut off");
-    // One may still hold half of the workers, and gets all of its answer.
+    // A remaining slow client may occupy half of the workers, and receives its entire response.
     let lengths = readers.into_iter().map(|reader| reader.rest().len());
     assert!(lengths.filter(|len| *len > ANSWER_MIB << 20).count() >= 1);
 }
@@ -136,7 +136,7 @@ fn where_files_are_full_an_upload_of_known_length_is_passed_on_as_it_comes() {
     let answer = rig.connect().post("/echo", &body);
     assert!(answer.status == 200 && answer.body == body);
     rig.logged("requests are not buffered");
-    // Of one without a length many applications would see nothing.
+    // Many applications treat a body of unknown length as empty.
     let mut client = rig.connect();
     client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4c4b40\r\n");
     client.send(&body[..2_000_000]);
@@ -148,7 +148,7 @@ fn where_files_are_full_an_upload_of_known_length_is_passed_on_as_it_comes() {
 fn an_upload_whose_worker_dies_before_it_begins_goes_to_another() {
     let (rig, _quota) = spilling(u64::MAX, one_worker);
     let worker = rig.ready(1)[0];
-    // It holds the only worker, which dies with the next request in hand at most.
+    // Occupies the only worker, so that the upload is still waiting when the worker is killed.
     let mut busy = rig.connect();
     busy.send("GET /sleep?1 HTTP/1.1\r\nHost: a\r\n\r\n");
     rig.logged("sleeps 1");

@@ -7,7 +7,7 @@ fn body(n: usize) -> Vec<u8> {
     (0..n * 97).map(|at| b'a' + ((at * 7 + n) % 26) as u8).collect()
 }
 
-/// A server of one application with room for a thousand requests.
+/// Serves one application with a queue of 2,000 requests.
 fn serve() -> Rig {
     toy::speak();
     Rig::perl("all", |options| options.queue_max = 2_000)

@@ -1,4 +1,4 @@
-//! WebSockets of an ASGI application: by the byte, and with clients that mean no good.
+//! WebSockets of an ASGI application: byte-level exchanges, and malicious clients.
 
 use std::io::Write;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn ask(client: &mut Client, path: &str, fields: &str) -> String {
     client.through("\r\n\r\n")
 }
 
-/// A socket that was accepted.
+/// Opens a WebSocket.
 fn open(rig: &Rig, path: &str) -> Client {
     let mut client = rig.connect();
     let head = ask(&mut client, path, "");
@@ -44,7 +44,7 @@ fn open(rig: &Rig, path: &str) -> Client {
     client
 }
 
-/// A masked frame; `first` holds FIN, reserved bits and the kind.
+/// Encodes a masked frame; `first` is the first byte: FIN, reserved bits and opcode.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
@@ -64,7 +64,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The next frame: its first byte and what it carries.
+/// Receives the next frame: its first byte and its payload.
 fn next(client: &mut Client) -> (u8, Vec<u8>) {
     let head = client.take(2);
     let len = match head[1] {
@@ -75,7 +75,7 @@ fn next(client: &mut Client) -> (u8, Vec<u8>) {
     (head[0], client.take(len))
 }
 
-/// The close that comes next: its code and reason.
+/// Receives a close frame: its code and reason.
 #[track_caller]
 fn closed(client: &mut Client) -> (u16, String) {
     let (first, payload) = next(client);
@@ -83,7 +83,7 @@ fn closed(client: &mut Client) -> (u16, String) {
     (u16::from_be_bytes([payload[0], payload[1]]), String::from_utf8(payload[2..].to_vec()).unwrap())
 }
 
-/// Nothing but the end of the connection.
+/// Asserts that the connection ends without further data.
 fn ended(client: &mut Client) {
     assert!(!client.more(), "the connection ends");
 }
@@ -135,7 +135,7 @@ fn long_messages_and_many() {
         back.extend(payload);
     }
     assert!(back == long);
-    // Twenty megabytes that nobody takes at first: the application waits, and others do not.
+    // Twenty megabytes that the client does not read at first: only their application blocks.
     let mut many = open(&rig, "/many");
     client.send(frame(FIN | TEXT, b"still there"));
     assert_eq!(next(&mut client).1, b"still there");
@@ -209,7 +209,7 @@ fn hostile_frames() {
     ] {
         let mut client = open(&rig, "/");
         client.send(bytes);
-        // More of it, which nobody is to take for frames.
+        // Further bytes must not be parsed as frames.
         client.send([0xff; 200]);
         assert_eq!(closed(&mut client).0, code, "{what}");
         drop(client);
@@ -230,7 +230,7 @@ fn a_client_that_vanishes_and_one_that_is_silent() {
     assert_eq!(next(&mut silent), (FIN | PING, vec![]));
     assert_eq!(closed(&mut silent).0, 1001);
     rig.logged("/silent-client received 1006");
-    // A client that cannot be heard is not silent: the application takes its time.
+    // A client that is not read from does not count as idle while the application is busy.
     let mut unheard = open(&rig, "/asleep");
     for size in [1, 300_000, 2] {
         unheard.send(frame(FIN | BINARY, &vec![b'x'; size]));
@@ -261,7 +261,7 @@ fn a_reload_and_a_stop_do_not_wait_for_sockets() {
     drop(second);
 }
 
-/// What is idle looks around seldom, and the end of the server comes to it at once.
+/// Idle sockets rarely wake up, but the shutdown must reach them immediately.
 #[test]
 fn idle_sockets_end_with_the_server_and_not_some_time_later() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
@@ -277,7 +277,7 @@ fn idle_sockets_end_with_the_server_and_not_some_time_later() {
     assert_eq!(closed(&mut client).0, 1012);
 }
 
-/// Only the ping heard last is answered, and that once.
+/// Only the last received ping is answered, once.
 #[test]
 fn many_pings_have_one_answer() {
     let rig = python(|_| {});
@@ -308,7 +308,7 @@ fn compressed_messages() {
         client
     };
     let mut client = offered();
-    // "Hello", in one frame and in two, with a ping between; and an empty one.
+    // "Hello" in one frame, then in two with a ping between them, then an empty message.
     client.send(frame(FIN | COMPRESSED | TEXT, &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00]));
     assert_eq!(next(&mut client), (FIN | TEXT, b"Hello".to_vec()));
     client.send(frame(COMPRESSED | TEXT, &[0xf2, 0x48]));
@@ -318,7 +318,7 @@ fn compressed_messages() {
     assert_eq!(next(&mut client), (FIN | TEXT, b"Hello".to_vec()));
     client.send(frame(FIN | COMPRESSED | BINARY, &[0]));
     assert_eq!(next(&mut client), (FIN | BINARY, vec![]));
-    // Long ones are compressed on the way back.
+    // Long messages are compressed on the way back.
     client.send(frame(FIN | TEXT, &b"abcd".repeat(20_000)));
     let (first, payload) = next(&mut client);
     assert!(first & COMPRESSED != 0 && payload.len() < 2_000, "{first:x} {}", payload.len());
@@ -357,7 +357,7 @@ fn a_worker_that_dies_ends_its_sockets() {
     assert_eq!(closed(&mut client).0, 1011);
 }
 
-/// The server gives up a client that reads nothing; the application is not made to wait for it any longer.
+/// The server drops a client that reads nothing; the application must not wait for it any longer.
 #[test]
 fn a_client_that_reads_nothing_does_not_hold_its_application() {
     let rig = python(|options| {
@@ -369,7 +369,7 @@ fn a_client_that_reads_nothing_does_not_hold_its_application() {
     drop(client);
 }
 
-/// What is full takes no request, but orders all the same.
+/// A worker at its concurrency limit accepts no requests, but still handles commands.
 #[test]
 fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
     let rig = python(|options| {
@@ -386,7 +386,7 @@ fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
     }
 }
 
-/// One that only sends learns of the client's end by that.
+/// An application that only sends learns of the disconnect when it sends.
 #[test]
 fn an_application_that_never_listens_does_not_talk_for_ever() {
     let rig = python(|_| {});
@@ -401,14 +401,14 @@ fn an_application_that_never_listens_does_not_talk_for_ever() {
     until("its end", || rig.log().matches("the ticker ends").count() == 2);
 }
 
-/// What was kept for it can never be sent: nothing is to wait for that.
+/// Buffered output for the client can never be sent and must not block anything.
 #[test]
 fn a_client_that_resets_what_it_has_not_read_stops_nobody() {
     let rig = python(|options| options.answer_ahead_bytes = 64 << 20);
     let client = open(&rig, "/many");
     // The application has sent everything and waits.
     rig.logged("/many sent");
-    // With bytes that nobody has read, closing resets.
+    // Closing a socket with unread data sends a reset.
     assert_eq!(client.stream.peek(&mut [0]).unwrap(), 1);
     drop(client);
     let mut other = open(&rig, "/");

@@ -1,4 +1,5 @@
-//! WebSockets of an ASGI application over streams of HTTP/2 (RFC 8441): by the byte, and with clients that mean no good.
+//! WebSockets of an ASGI application over HTTP/2 streams (RFC 8441): byte-level exchanges, and malicious
+//! clients.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -30,7 +31,7 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     Rig::start(options)
 }
 
-/// What came on one stream.
+/// Data received on one stream.
 #[derive(Default)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -40,14 +41,14 @@ pub(crate) struct Got {
     reset: Option<ErrorCode>,
 }
 
-/// One connection of many streams.
+/// An HTTP/2 connection with many streams.
 pub(crate) struct Streams {
     stream: TcpStream,
     pub(crate) machine: Machine,
     pub(crate) out: Vec<u8>,
     input: Vec<u8>,
     pub(crate) got: HashMap<u32, Got>,
-    /// Streams of which nothing is granted again.
+    /// Streams whose flow-control window is not replenished.
     stalled: Vec<u32>,
     is_over: bool,
 }
@@ -67,12 +68,12 @@ impl Streams {
 
     pub(crate) fn flush(&mut self) {
         self.machine.flush(&mut self.out);
-        // Who is disconnected learns of it when it reads.
+        // A write error is ignored; reading reports the disconnect.
         let _ = self.stream.write_all(&self.out);
         self.out.clear();
     }
 
-    /// Asks for a WebSocket, or for something else.
+    /// Opens a stream with an extended CONNECT request.
     pub(crate) fn ask(&mut self, path: &str, protocol: &str, fields: &str) -> u32 {
         let line = RequestLine {
             method: b"CONNECT",
@@ -89,7 +90,7 @@ impl Streams {
         id
     }
 
-    /// A socket that was accepted.
+    /// Opens a WebSocket.
     fn open(&mut self, path: &str) -> u32 {
         let id = self.ask(path, "websocket", "sec-websocket-version: 13\r\n");
         self.wait(|streams| streams.got[&id].status > 0);
@@ -97,14 +98,14 @@ impl Streams {
         id
     }
 
-    /// The status that comes, where it is not one that the test waits for in vain.
+    /// Returns the status of the response; 0 if the stream is reset.
     pub(crate) fn status(&mut self, path: &str, protocol: &str, fields: &str) -> u16 {
         let id = self.ask(path, protocol, fields);
         self.wait(|streams| streams.got[&id].status > 0 || streams.got[&id].reset.is_some());
         self.got[&id].status
     }
 
-    /// As the windows allow.
+    /// Sends data as the flow-control windows permit.
     pub(crate) fn send(&mut self, id: u32, bytes: impl AsRef<[u8]>) {
         let mut rest = bytes.as_ref();
         while !rest.is_empty() && !self.is_over && self.got[&id].reset.is_none() {
@@ -124,7 +125,7 @@ impl Streams {
         }
     }
 
-    /// Reads once.
+    /// Flushes the output and reads once.
     fn turn(&mut self) {
         self.flush();
         let mut room = vec![0; 64 * 1024];
@@ -166,7 +167,7 @@ impl Streams {
         self.got.get_mut(&id).unwrap().data.drain(..len).collect()
     }
 
-    /// The next frame: its first byte and what it carries.
+    /// Receives the next frame: its first byte and its payload.
     fn next(&mut self, id: u32) -> (u8, Vec<u8>) {
         let head = self.take(id, 2);
         let len = match head[1] {
@@ -177,7 +178,7 @@ impl Streams {
         (head[0], self.take(id, len))
     }
 
-    /// A message in however many frames.
+    /// Receives a message in any number of frames.
     pub(crate) fn message(&mut self, id: u32) -> Vec<u8> {
         let mut message = Vec::new();
         loop {
@@ -196,14 +197,14 @@ impl Streams {
         (u16::from_be_bytes([payload[0], payload[1]]), String::from_utf8(payload[2..].to_vec()).unwrap())
     }
 
-    /// Nothing but the end of the stream.
+    /// Asserts that the stream ends without further data.
     fn ended(&mut self, id: u32) {
         self.wait(|streams| streams.got[&id].ended);
         assert_eq!(self.got[&id].data, b"");
     }
 }
 
-/// A masked frame; `first` holds FIN, reserved bits and the kind.
+/// Encodes a masked frame; `first` is the first byte: FIN, reserved bits and opcode.
 pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     match payload.len() {
@@ -252,7 +253,7 @@ fn messages_go_both_ways_on_several_streams() {
     client.send(other, frame(FIN | BINARY, &[0, 255]));
     assert_eq!(client.next(other), (FIN | BINARY, vec![0, 255]));
     assert_eq!(client.next(one), (FIN | TEXT, "grüß".as_bytes().to_vec()));
-    // A ping between the fragments of a message, byte by byte, and far more than a window holds.
+    // A ping between the fragments of a message, byte by byte, followed by more than a window of data.
     let pieces =
         [frame(TEXT, b"one "), frame(FIN | PING, b"?"), frame(0, b"two "), frame(FIN, b"three")].concat();
     pieces.iter().for_each(|byte| client.send(other, [*byte]));
@@ -268,7 +269,7 @@ fn messages_go_both_ways_on_several_streams() {
     assert_eq!(client.closed(one), (3000, "bye".into()));
     rig.logged("/version received 3000 'bye'");
     client.ended(one);
-    // The others live on, and so does the connection.
+    // Other streams and the connection remain open.
     client.send(other, frame(FIN | TEXT, b"still there"));
     assert_eq!(client.next(other).1, b"still there");
 }
@@ -284,9 +285,9 @@ fn what_is_not_accepted_is_an_answer() {
         ("/silent", "websocket", version, 500),
         ("/", "websocket", "sec-websocket-version: 8\r\n", 426),
         ("/", "websocket", "", 426),
-        // The application answers nothing to what it takes for an ordinary request.
+        // The application does not respond to this, which it sees as an ordinary request.
         ("/", "connect-udp", version, 500),
-        // A reset: such a request is malformed.
+        // Status 0 is a reset, because the request is malformed.
         ("", "websocket", version, 0),
         ("/", "web socket", version, 0),
         ("/", "websocket", "content-length: 5\r\nsec-websocket-version: 13\r\n", 0),
@@ -302,7 +303,7 @@ fn what_is_not_accepted_is_an_answer() {
 fn ends_of_streams_and_of_the_application() {
     let rig = python(|_| {});
     let mut client = Streams::to(&rig);
-    // The end of the stream alone, a reset, and the end of the connection are those of a client that has vanished.
+    // An end of the stream without a close, a reset, and the end of the connection count as disconnects.
     let ended = client.open("/ended");
     client.machine.data(ended, b"", true, &mut client.out);
     client.flush();
@@ -357,7 +358,7 @@ fn a_stop_does_not_wait_for_sockets() {
     }
 }
 
-/// A client that takes nothing of one stream: its application waits, and the other streams do not.
+/// A client that does not read one stream blocks only that stream's application.
 #[test]
 fn a_stream_that_nobody_reads_is_bounded_and_alone() {
     let rig = python(|_| {});
@@ -365,7 +366,7 @@ fn a_stream_that_nobody_reads_is_bounded_and_alone() {
     client.stalled.push(1);
     let (many, other) = (client.open("/many"), client.open("/"));
     assert_eq!(many, 1);
-    // Its window is used up.
+    // The window of the stream is exhausted.
     client.wait(|streams| streams.got[&many].data.len() >= 65_536);
     for n in 0..50u8 {
         client.send(other, frame(FIN | TEXT, &[b'a' + n % 26; 1000]));
@@ -385,7 +386,7 @@ fn a_stream_that_nobody_reads_is_bounded_and_alone() {
     rig.logged("/many sent");
 }
 
-/// The budget of frames without content is each socket's, and it costs the others nothing.
+/// Each socket has its own budget of frames without content.
 #[test]
 fn pings_without_end_cost_a_stream_its_socket() {
     let rig = python(|_| {});

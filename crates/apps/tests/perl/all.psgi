@@ -1,4 +1,4 @@
-# One application with a path for each thing that an application may do.
+# Test application with one path per feature.
 use strict;
 use warnings;
 
@@ -14,7 +14,7 @@ my %paths = (
         return [200, ['Content-Type' => 'text/plain'], [map { "$_=$shown{$_}\n" } sort keys %shown]];
     },
 
-    # Spoils what the next request must not see.
+    # Corrupts global state that the next request must not see.
     '/spoil' => sub {
         my ($env) = @_;
         $env->{$_} = 'spoilt' for keys %$env;
@@ -26,7 +26,7 @@ my %paths = (
 
     '/pieces' => sub { return [200, ['X-Two' => 1, 'X-Two' => 2], ['a', undef, '', 'b', 'c' x 100_000]] },
 
-    # Everything that was sent, through `read`.
+    # Returns the entire body, using `read`.
     '/echo' => sub {
         my ($env) = @_;
         my $body = '';
@@ -45,7 +45,7 @@ my %paths = (
         return [200, [], [length $first, ' ', scalar @rest, ' ', eof $input ? 'end' : 'more']];
     },
 
-    # As it comes, so it goes.
+    # Echoes the body piece by piece.
     '/stream' => sub {
         my ($env) = @_;
         return sub {
@@ -57,7 +57,7 @@ my %paths = (
         };
     },
 
-    # Framed by itself, as some frameworks do.
+    # A body that the application has chunked itself, as some frameworks do.
     '/chunks' => sub {
         my ($env) = @_;
         return [200, ['Transfer-Encoding' => 'chunked'], $env->{QUERY_STRING} ? ['no chunk'] : ["2\r\nab\r\n1;x=y\r\n", "c\r\n0\r\n\r\n"]];
@@ -133,7 +133,7 @@ my %paths = (
     '/empty' => sub { return [204, [], []] },
     '/exit' => sub { print STDERR "exits\n"; exit 0 },
     '/kill' => sub { print STDERR "is killed\n"; kill KILL => $$; sleep 1 },
-    # Says when it begins: by then the request is in the worker's hands.
+    # Logs when it begins, at which point the worker has claimed the request.
     '/sleep' => sub {
         my ($env) = @_;
         $env->{'psgi.errors'}->print("sleeps $env->{QUERY_STRING}\n");

@@ -67,7 +67,7 @@ def app(environ, start_response):
         if not child:
             os.write(says, b"x")
             time.sleep(3600)
-        # Before it runs, it ignores the signal as its parent does.
+        # The child ignores the signal until it runs, because it inherits this from its parent.
         os.read(runs, 1)
         os.kill(child, signal.SIGTERM)
         start_response("200 OK", [])
@@ -78,7 +78,7 @@ def app(environ, start_response):
             raise SystemExit(0)
         os.waitpid(child, 0)
     if path == "/own":
-        # Runs in the main thread, which is this one.
+        # Runs in the main thread, which is the current one.
         signal.signal(signal.SIGTERM, lambda *_: print("the application's own handler"))
     start_response("200 OK", [])
     if path == "/pause":

@@ -1,5 +1,6 @@
-//! An application on a server of its own, and a client that sees every byte.
-#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // a part of tests, each of which uses a part of it
+//! An application on a server of its own, and a client that sees the raw bytes.
+// shared by tests that each use only a part of it
+#![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +13,12 @@ use std::time::{Duration, Instant};
 use apps::{App, Handle, LogLine, Mount, Options, Workers};
 use net::{Bind, Exchange, Fault, Listen, MemoryBudget, RequestRecord, Service};
 
-/// Nothing here takes this long, unless it never ends.
+/// Timeout of all waits; reached only if the awaited event never happens.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Only {
     handle: Handle,
-    /// Requests handed to the application so far.
+    /// Number of requests passed to the application so far.
     handed: Arc<AtomicUsize>,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -58,7 +59,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Serves `crates/apps/tests/perl/NAME.psgi` with two workers, or as `adapt` wishes.
+    /// Serves `crates/apps/tests/perl/NAME.psgi` with two workers; `adapt` may change the options.
     pub(crate) fn perl(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/perl/{name}.psgi"));
         Rig::perl_file(&file, adapt)
@@ -78,12 +79,12 @@ impl Rig {
         Rig::start_on(1, options)
     }
 
-    /// Serves an application on so many cores.
+    /// Serves an application on this number of cores.
     pub(crate) fn start_on(cores: usize, options: Options) -> Rig {
         Rig::start_knowing(cores, cores, options)
     }
 
-    /// The same, where it is meant for more cores than ask for it.
+    /// Serves an application that is set up for `cores` cores, of which only `asking` use it.
     pub(crate) fn start_knowing(cores: usize, asking: usize, options: Options) -> Rig {
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let reported = log.clone();
@@ -111,7 +112,7 @@ impl Rig {
         Rig { app, server: Some(server), address, handed, log, memory }
     }
 
-    /// A new connection.
+    /// Opens a connection.
     pub(crate) fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -119,33 +120,33 @@ impl Rig {
         Client { stream, bytes: Vec::new() }
     }
 
-    /// One request on a connection of its own.
+    /// Sends a GET request on a new connection.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.connect().get(path)
     }
 
-    /// The server stops when all is finished.
+    /// Stops the server and waits until all requests have finished.
     pub(crate) fn drain(&self) {
         self.server.as_ref().unwrap().stop().drain();
     }
 
-    /// All lines of the log so far.
+    /// Returns all lines logged so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// Waits until so many requests have been handed to the application, in its queue at least. Those of one core stand
-    /// there in the order in which this returned.
+    /// Waits until this number of requests was passed to the application or its queue. Requests of one core
+    /// are queued in the order in which this returned.
     pub(crate) fn handed(&self, count: usize) {
         until(&format!("request {count}"), || self.handed.load(Ordering::SeqCst) >= count);
     }
 
-    /// Waits until the log has this.
+    /// Waits until the log contains `text`.
     pub(crate) fn logged(&self, text: &str) {
         until(&format!("{text:?} in the log"), || self.log().contains(text));
     }
 
-    /// Process ids of workers in this state.
+    /// Returns the process ids of workers in this state.
     pub(crate) fn pids(&self, state: &str) -> Vec<u32> {
         self.app
             .processes()
@@ -155,7 +156,7 @@ impl Rig {
             .collect()
     }
 
-    /// Waits until there are so many workers, and returns their ids.
+    /// Waits for this number of ready workers, and returns their process ids.
     pub(crate) fn ready(&self, count: usize) -> Vec<u32> {
         let mut pids = Vec::new();
         until(&format!("{count} workers"), || {
@@ -180,12 +181,12 @@ impl Drop for Rig {
     }
 }
 
-/// One worker, neither more nor less.
+/// Sets the number of workers to exactly one.
 pub fn one_worker(options: &mut Options) {
     options.workers = Workers { min: 1, max: 1 };
 }
 
-/// Waits for something to become true.
+/// Waits until `is_true` returns true.
 pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
@@ -194,18 +195,18 @@ pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a signal; false where the process has ended already.
+/// Sends a signal; false if the process has ended already.
 pub(crate) fn kill(pid: u32, signal: &str) -> bool {
     Command::new("kill").args([signal, &pid.to_string()]).output().unwrap().status.success()
 }
 
-/// Whether there is such a process (a zombie does not count).
+/// Whether the process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
-/// Milliseconds of processor time that a thread of this process has had.
+/// CPU time of a thread of this process in milliseconds.
 pub(crate) fn cpu_ms_of_thread(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
@@ -214,18 +215,18 @@ pub(crate) fn cpu_ms_of_thread(name: &str) -> u64 {
     (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * 10
 }
 
-/// A folder for one test's files.
+/// Creates a temporary folder for one test.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// The folder of a language's module, built now if need be.
+/// Returns the folder of a language's module, which is built if necessary.
 pub(crate) fn modules(language: &str) -> PathBuf {
     static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
-    // A test that could not build it fails by itself.
+    // A test that fails to build it poisons the lock.
     let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if !built.iter().any(|other| other == language) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/workers");
@@ -236,7 +237,7 @@ pub(crate) fn modules(language: &str) -> PathBuf {
     folder.join(language)
 }
 
-/// Builds a native handler in C, C++ or Rust, by its extension, without a warning of its compiler.
+/// Compiles a native handler in C, C++ or Rust, according to its extension, with warnings as errors.
 pub(crate) fn native_handler(source: &Path, object: &Path) {
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../workers/include");
     let c = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", include];
@@ -250,14 +251,14 @@ pub(crate) fn native_handler(source: &Path, object: &Path) {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// One connection.
+/// A client connection.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
-    /// Received and not yet looked at.
+    /// Received bytes that were not consumed yet.
     bytes: Vec<u8>,
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -270,7 +271,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (other, value) = line.split_once(": ")?;
@@ -303,7 +304,7 @@ impl Client {
         self.answer()
     }
 
-    /// More bytes; false at the end.
+    /// Reads more bytes; false at the end.
     pub(crate) fn more(&mut self) -> bool {
         let mut piece = [0; 64 * 1024];
         let len = self.stream.read(&mut piece).unwrap();
@@ -311,7 +312,7 @@ impl Client {
         len > 0
     }
 
-    /// Bytes up to and with `end`.
+    /// Returns the bytes up to and including `end`.
     pub(crate) fn through(&mut self, end: &str) -> String {
         loop {
             if let Some(at) = self.bytes.windows(end.len()).position(|bytes| bytes == end.as_bytes()) {
@@ -333,7 +334,7 @@ impl Client {
         self.bytes.drain(..len).collect()
     }
 
-    /// The next response; to a GET or POST.
+    /// Reads the next response, to a method other than HEAD.
     pub(crate) fn answer(&mut self) -> Answer {
         let head = self.through("\r\n\r\n");
         let status = head[9..12].parse().unwrap();
@@ -357,10 +358,10 @@ impl Client {
         answer
     }
 
-    /// Whatever comes until the connection ends, however it does. One that does not end fails the test.
+    /// Returns all bytes until the connection ends in any way. Fails the test if it does not end.
     pub(crate) fn rest(mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.bytes);
-        // A reset is an end too.
+        // A reset counts as an end.
         if let Err(error) = self.stream.read_to_end(&mut rest) {
             let is_open = error.kind() == std::io::ErrorKind::WouldBlock;
             assert!(!is_open, "still open after {:?}", String::from_utf8_lossy(&rest));

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# One application with a path for each thing that an application may do.
+# Test application with one path per feature.
 
-# A body that says when it is closed.
+# A body that logs when it is closed.
 class Lines
   def initialize(*lines)
     @lines = lines
@@ -17,7 +17,7 @@ class Lines
   end
 end
 
-# A body whose bytes are a file's.
+# A body that is a file.
 class PathBody
   attr_reader :to_path
 
@@ -58,7 +58,7 @@ PATHS = {
   end,
   "/frozen" => ->(env) { [200, {}, [env.keys.all?(&:frozen?) && !env.frozen?].map(&:to_s)] },
 
-  # Answers
+  # Responses
   "/fields" => lambda do |_|
     [201, { "Set-Cookie" => "a=1\nb=2", "x-list" => %w[1 2], "X-Number" => 5, :"X-Symbol" => :s, "x-nil" => nil }, %w[a b]]
   end,
@@ -100,7 +100,7 @@ PATHS = {
     [200, { "x-a" => "b" }, ["soon"]]
   end,
 
-  # Bodies of requests
+  # Request bodies
   "/echo" => ->(env) { [200, { "x-length" => env["CONTENT_LENGTH"] || "none" }, [env["rack.input"].read]] },
   "/twice" => lambda do |env|
     input = env["rack.input"]
@@ -127,7 +127,7 @@ PATHS = {
     [200, {}, each_body { |pieces| (env["QUERY_STRING"].to_i * 16).times { pieces << piece } }]
   end,
 
-  # What goes wrong
+  # Failures
   "/errors" => ->(env) { env["rack.errors"].puts("to the log"); puts "to stdout"; [200, {}, ["logged"]] },
   "/text" => ->(_) { [200, {}, "a String is no body"] },
   "/excess" => ->(_) { [200, { "content-length" => "5" }, ["hello", " world"]] },
@@ -144,7 +144,7 @@ PATHS = {
   "/nothing" => ->(_) {},
   "/split" => ->(_) { [200, { "X-A" => "1\r\nX-B: 2" }, ["split"]] },
   "/exit" => ->(_) { exit },
-  # The child ends as a careless one does, through everything that called it.
+  # The child exits by unwinding through all callers instead of calling `exit!`.
   "/fork" => lambda do |_|
     child = fork or exit
     Process.wait(child)

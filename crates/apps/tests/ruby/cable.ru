@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Action Cable alone, as config/cable.yml's `async` adapter has it.
+# Action Cable without Rails, configured like the `async` adapter of config/cable.yml.
 require "action_cable"
 
 ActionCable.server.config.cable = { "adapter" => "async" }

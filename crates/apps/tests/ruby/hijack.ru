@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Applications that take the connection over, well-behaved and others.
+# Applications that take over the connection, well-behaved and misbehaving.
 HEAD = "HTTP/1.1 200 OK\r\nConnection: close\r\nX-From: the-application\r\n\r\n"
 HELD = []
 COUNT = Queue.new
@@ -8,9 +8,9 @@ WAITING = Queue.new
 
 use Rack::Lint if ENV["LINT"]
 run lambda { |env|
-  # Before the connection is taken over: the rest of it is the connection's.
+  # Read the body before the connection is taken over; further bytes belong to the connection.
   body = env["rack.input"].read.to_s
-  # An application that does not ask calls what it knows to be there.
+  # An application that does not check `rack.hijack?` calls the object of `rack.early_hints`, which always exists.
   hijack = env["PATH_INFO"] == "/unasked" ? env["rack.early_hints"] : env["rack.hijack"]
   io = hijack.call unless %w[/ /begun].include?(env["PATH_INFO"])
   case env["PATH_INFO"]

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# An application behind Rack::Lint, which complains of every fault of the server, and of the application's own.
+# An application behind Rack::Lint, which reports protocol errors of the server and of the application.
 TEXT = { "content-type" => "text/plain" }.freeze
 
 use Rack::Lint

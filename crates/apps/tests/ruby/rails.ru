@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The smallest application on Rails.
+# A minimal Rails application.
 require "action_controller/railtie"
 
 class Shop < Rails::Application

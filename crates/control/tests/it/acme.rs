@@ -1,4 +1,4 @@
-//! Certificates from Pebble: every kind of failure that it can simulate, and every clock that a test sets.
+//! Certificates from Pebble, with all failures that it can simulate and with shifted clocks.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
     assert_eq!(facts.subjects, [Subject::parse("a.komainu-test.com").unwrap()]);
     assert!(facts.issuer.starts_with("Pebble Intermediate CA"), "{}", facts.issuer);
     assert_eq!(first.directory.as_ref(), Some(&pebble.directory));
-    // Pebble suggests a day around the last third.
+    // Pebble suggests a window of a day around the last third of the lifetime.
     let window = rig.until("a.komainu-test.com", "a window", |status| status.renew_at != first.renew_at);
     let (renew_at, third) = (window.renew_at.unwrap(), facts.not_after - Duration::from_secs(30 * 86_400));
     let off = renew_at.duration_since(third).unwrap_or_else(|error| error.duration());
@@ -31,13 +31,13 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
     assert_eq!(challenges.response(b"/.well-known/acme-challenge/x"), None);
     assert_eq!(fs::read_dir(scratch.0.join("state/challenges")).unwrap().count(), 0);
     drop(rig);
-    // Nobody listens at this directory: what is stored is enough.
+    // No server listens at this directory: the stored certificate is used.
     let issued = pebble.issued();
     let mut again = options(&scratch, &[&pebble]);
     let rig = Rig::start(again.clone(), &["a.komainu-test.com"], &challenges);
     assert_eq!(rig.served.installs("a.komainu-test.com"), 1, "before the thread runs");
     assert_eq!(rig.obtained("a.komainu-test.com").info, Some(facts.clone()));
-    // The stored account is used for another name.
+    // The stored account is reused for another name.
     let accounts = || fs::read_dir(scratch.0.join("state/accounts")).unwrap().map(|one| one.unwrap().path());
     let account = fs::read(accounts().next().unwrap()).unwrap();
     let both = ["a.komainu-test.com", "*.b.komainu-test.com"].map(|name| Subject::parse(name).unwrap());
@@ -47,7 +47,7 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
     rig.obtained("*.b.komainu-test.com");
     assert_eq!(accounts().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>(), [account]);
     assert_eq!(pebble.issued(), issued + 1);
-    // A name that is gone is served no more.
+    // A name that was removed is no longer served.
     rig.renewer.serve(again, both[1..].to_vec());
     let until = Instant::now() + Duration::from_secs(30);
     while rig.served.installs("a.komainu-test.com") > 0 {
@@ -69,7 +69,7 @@ fn bad_nonces_do_not_matter() {
     for name in names {
         assert_eq!(rig.obtained(name).last_error, None, "{}", rig.served.log());
     }
-    // An authorization that is valid already needs no challenge.
+    // A valid authorization requires no new challenge.
     assert!(rig.renewer.renew(&Subject::parse("a.komainu-test.com").unwrap()));
     let first = rig.obtained("a.komainu-test.com").info;
     rig.until("a.komainu-test.com", "another certificate", |status| status.info != first);
@@ -108,7 +108,7 @@ fn a_certificate_is_renewed_when_its_time_has_come() {
     let first = rig.obtained(name);
     let private = rig.obtained("x.localhost");
     let renew_at = rig.until(name, "a window", |status| status.renew_at != first.renew_at).renew_at.unwrap();
-    // A minute before that nothing happens; the test would see it as a third certificate below.
+    // Nothing happens until a minute before that time; otherwise there would be a third certificate below.
     let to_then = renew_at.duration_since(SystemTime::now()).unwrap().as_secs();
     rig.moved_s.store(to_then - 60, Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(300));
@@ -116,7 +116,7 @@ fn a_certificate_is_renewed_when_its_time_has_come() {
     rig.moved_s.store(to_then + 1, Ordering::Relaxed);
     let second = rig.until(name, "a renewed certificate", |status| status.info != first.info);
     assert!(second.last_error.is_none());
-    // The private name's certificate is a week's, and is renewed too.
+    // The certificate of the private name is valid for a week, and is renewed as well.
     rig.until("x.localhost", "a renewed certificate", |status| status.info != private.info);
     assert!(rig.served.installs("x.localhost") >= 2);
 }
@@ -135,7 +135,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
     assert_eq!(obtained.directory.as_ref(), Some(&pebble.directory));
     assert!(rig.served.log().contains(&format!("{}: cannot connect", down.url)), "{}", rig.served.log());
     drop(rig);
-    // Alone, it is tried again and again; the certificate that is there is served.
+    // Without another directory, orders are retried while the existing certificate is served.
     let only = Options { directories: vec![down.clone()], ..first };
     let started = Instant::now();
     let rig = Rig::start(only.clone(), &[name], &challenges);
@@ -147,7 +147,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
         assert!(Instant::now() < until, "{}", rig.served.log());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A directory that is not configured any more is no reason to lose its certificate.
+    // A certificate is kept when its directory is no longer configured.
     assert!(rig.obtained(name).info == obtained.info);
 }
 
@@ -155,7 +155,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
 fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
     let scratch = Scratch::new("accounts");
     let challenges = HttpChallenges::default();
-    // 32 bytes of zero, as base64url.
+    // 32 zero bytes as base64url.
     let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     let with = PebbleOptions { external: vec![("kid-1", key)], ..PebbleOptions::default() };
     let Some(pebble_) = pebble(&scratch, vec![challenges.clone()], with.clone()) else { return };
@@ -167,7 +167,7 @@ fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
     bound.directories[0].external_account = Some(ExternalAccount { id: "kid-1".into(), key: vec![0; 32] });
     rig.renewer.serve(bound.clone(), vec![Subject::parse(name).unwrap()]);
     let first = rig.obtained(name);
-    // The stored account is replaced by one that Pebble does not know.
+    // Replace the stored account by one that Pebble does not know.
     let account = fs::read_dir(scratch.0.join("state/accounts")).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&account).unwrap();
     let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -177,7 +177,7 @@ fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
     rig.until(name, "another certificate", |status| status.info != first.info);
 }
 
-/// Several orders begin at once, and none has an account.
+/// Several orders begin at the same time without an account.
 #[test]
 fn several_names_share_one_account() {
     let scratch = Scratch::new("account");
@@ -205,7 +205,7 @@ fn profiles_and_addresses() {
     rig.obtained(name);
 }
 
-/// Two servers with one state folder; the authority's requests reach them in turn.
+/// Two servers share a state folder; the authority's requests reach them alternately.
 #[test]
 fn servers_that_share_a_folder_answer_each_others_challenges() {
     let scratch = Scratch::new("shared");
@@ -238,7 +238,7 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
     let failed = rig.until("b.localhost", "an error", |status| status.last_error.is_some());
     let text = failed.last_error.unwrap().1;
     assert!(text.contains(state.to_str().unwrap()) && text.contains("[acme] state"), "{text}");
-    // It is of use as soon as it can be: one line of the log for all the looks before.
+    // The folder is used as soon as it is available; all earlier checks log a single line.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(rig.served.log().matches("no certificate can be obtained").count(), 1, "{}", rig.served.log());
     fs::remove_file(&state).unwrap();
@@ -246,8 +246,8 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
     assert!(Path::new(&state).is_dir());
 }
 
-/// A server for `ask`: it confirms names that begin with `good` or `foreign`, refuses `bad`, fails for `broken`, and leaves
-/// others without an answer. Returns its URL and the names that it was asked for.
+/// Starts a server for `ask`, which confirms names that begin with `good` or `foreign`, refuses `bad`, fails
+/// for `broken`, and does not answer about others. Returns its URL and the queried names.
 fn confirmer(refused: &Arc<Mutex<Vec<String>>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/check?key=1", listener.local_addr().unwrap());
@@ -292,10 +292,10 @@ fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
     let missing = rig.renewer.missing_names();
     let others = ["bad", "moved", "broken", "silent"].map(|label| format!("{label}.komainu-test.com"));
     let unasked = ["foo.local", "*.komainu-test.com", "127.0.0.1", "a b"];
-    // Each from a network of its own.
+    // Each client is in a network of its own.
     for (network, name) in (0u8..).zip(others.iter().map(String::as_str).chain(unasked).chain([good])) {
         let client = [10, 0, network, 1];
-        // Clients try again, and again.
+        // Clients retry several times.
         for _ in 0..3 {
             missing.report(name, Some(client.into()));
         }
@@ -312,7 +312,8 @@ fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
     assert_eq!((questions(good), asked.lock().unwrap().len()), (1, 5));
     assert_eq!(rig.renewer.statuses().len(), 1, "{:?}", rig.renewer.statuses());
     assert_eq!(pebble.issued(), 1);
-    // After a restart it is there at once, without a question; a name that is no more confirmed is not renewed.
+    // After a restart it is served immediately, without a query; a name that is no longer confirmed is not
+    // renewed.
     drop(rig);
     let rig = Rig::start(with(), &[], &challenges);
     assert_eq!(rig.served.installs(good), 1);

@@ -1,4 +1,4 @@
-//! DNS-01 challenges by dynamic update (RFC 2136) of BIND's zones, with Pebble as the authority that looks at them.
+//! DNS-01 challenges by dynamic update (RFC 2136) of BIND's zones, validated by Pebble.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::pebble::{Pebble, PebbleOptions};
 use crate::rig::{Rig, Scratch, options};
 use control::{ChallengeKind, DnsRecords, DnsServer, HttpChallenges, Options, Subject, TsigKey};
 
-/// The server with a key of this name, algorithm and secret.
+/// Returns the server with a key of this name, algorithm and secret.
 fn server(port: u16, name: &str, algorithm: &str, secret: &str) -> DnsServer {
     let key = TsigKey::parse(secret.as_bytes(), Some(name), Some(algorithm)).unwrap();
     DnsServer { host: "127.0.0.1".into(), port, zone: None, key, wait: Duration::ZERO }
@@ -29,7 +29,7 @@ fn with(scratch: &Scratch, pebble: &Pebble, dns: DnsServer) -> Options {
 fn names_and_wildcards_are_validated_by_records_that_the_server_sets_and_removes() {
     let scratch = Scratch::new("rfc2136");
     let Some((pebble, named)) = start(&scratch) else { return };
-    // One name and the wildcard below it have one record with two values.
+    // A name and the wildcard below it share one record name with two values.
     let names =
         ["*.w.komainu-test.com", "w.komainu-test.com", "deep.er.komainu-test.com", "alias.komainu-test.com"];
     let challenges = HttpChallenges::default();
@@ -43,9 +43,9 @@ fn names_and_wildcards_are_validated_by_records_that_the_server_sets_and_removes
     let log = named.log();
     assert_eq!(log.matches("adding an RR").count(), 4, "{log}");
     assert_eq!(log.matches("deleting an RR").count(), 4, "{log}");
-    // The alias's record is where the alias points to.
+    // The record of an alias is set at its target.
     assert!(log.contains("adding an RR at 'elsewhere.other.komainu-test.com' TXT"), "{log}");
-    // Another algorithm, and a zone that is given.
+    // Another algorithm, and a configured zone.
     let given = DnsServer {
         zone: Some("komainu-test.com".into()),
         ..server(named.port, "komainu-384", "hmac-sha384", SECRET)
@@ -90,7 +90,7 @@ fn errors_of_the_dns_server_name_the_cause() {
     }
     rig.renewer.serve(with(&scratch, &pebble, good()), vec![Subject::parse(name).unwrap()]);
     assert_eq!(rig.obtained(name).last_error, None);
-    // A name that the server has no zone for.
+    // A name for which the server has no zone.
     rig.renewer.serve(with(&scratch, &pebble, good()), vec![Subject::parse("a.komainu-other.com").unwrap()]);
     let holds = |status: &control::CertificateStatus| status.last_error.is_some();
     let text = rig.until("a.komainu-other.com", "an error", holds).last_error.unwrap().1;

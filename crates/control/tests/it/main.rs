@@ -1,4 +1,4 @@
-//! Certificates, against Pebble, BIND and OpenSSL.
+//! Certificates, tested with Pebble, BIND and OpenSSL.
 #![allow(clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
 
 #[path = "../named/mod.rs"]

@@ -1,4 +1,4 @@
-//! OCSP responses from a responder that is honest, or lies: which are stapled, and when they are renewed.
+//! OCSP responses from honest and malicious responders: which are stapled, and when they are renewed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use control::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// A folder of a test's own, removed at its end.
+/// Temporary folder of a test, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -28,7 +28,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What happened: each change of what is presented, and the log.
+/// Recorded events: changes of the stapled response, and the log.
 #[derive(Default)]
 struct Seen {
     stapled: Mutex<Vec<Option<Vec<u8>>>>,
@@ -101,27 +101,28 @@ fn a_response_is_stapled_and_renewed_and_no_other_takes_its_place() {
     rig.until("a response", || rig.stapled().len() == 1);
     assert!(rig.stapled()[0].is_some());
     assert!(rig.log().contains("a response is presented"), "{}", rig.log());
-    // Read again, as a reload does: the same response at once, without a request.
+    // After a reload the response is stapled at once, without a request.
     let requests = responder.requests.load(Ordering::SeqCst);
     rig.watch("a.test", 2);
     rig.until("the same response", || rig.stapled().len() == 2);
     assert_eq!(rig.stapled()[0], rig.stapled()[1]);
     assert_eq!(responder.requests.load(Ordering::SeqCst), requests);
-    // After half of its four days it is renewed. While the responder lies, the old one stays.
+    // Renewal is due after half of the four days. While the responder sends invalid responses, the old one is
+    // kept.
     *responder.answer.lock().unwrap() = Answer::Foreign;
     rig.moved_s.store(2 * 86_400 + 3_600, Ordering::Relaxed);
     rig.until("an error", || rig.log().contains("neither the issuer nor one of its delegates has signed"));
     assert_eq!(rig.stapled().len(), 2);
-    // It asks again and again, with one line of the log.
+    // Requests are repeated, but logged only once.
     let requests = responder.requests.load(Ordering::SeqCst);
     rig.until("more requests", || responder.requests.load(Ordering::SeqCst) > requests + 2);
     assert_eq!(rig.log().matches("has signed").count(), 1, "{}", rig.log());
-    // At its end it is presented no more.
+    // An expired response is no longer stapled.
     rig.moved_s.store(4 * 86_400 + 60, Ordering::Relaxed);
     rig.until("no response", || rig.stapled().last() == Some(&None));
     assert!(rig.log().contains("the last response has expired"), "{}", rig.log());
     assert_eq!(rig.stapled().len(), 3);
-    // An honest one of today is one of the past by this clock; by today's it is presented.
+    // By the shifted clock a current response has expired; by the real clock it is valid.
     *responder.answer.lock().unwrap() = Answer::Honest;
     rig.until("an expired one", || rig.log().contains("has expired (nextUpdate)"));
     rig.moved_s.store(0, Ordering::Relaxed);
@@ -155,7 +156,7 @@ fn what_is_wrong_is_never_stapled_and_says_why() {
     rig.until("revoked", || rig.log().contains("revoked"));
     assert!(rig.log().contains("must-staple"), "{}", rig.log());
     assert_eq!(rig.stapled(), [], "{}", rig.log());
-    // Without the issuer's certificate nothing is asked, and the remedy is named.
+    // Without the issuer's certificate no request is sent, and the remedy is logged.
     rig.watch("must.test", 1);
     rig.until("the remedy", || rig.log().contains("append it to the file"));
 }

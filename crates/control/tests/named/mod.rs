@@ -1,4 +1,4 @@
-//! BIND's `named` on a port of this machine: a primary server of zones that are changed by dynamic update.
+//! BIND's `named` on a local port: a primary server of zones that are changed by dynamic update.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stderr, reason = "support of several tests")]
 
@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::pebble::{free_port, wait_for_port};
 
-/// The secret of its keys, in base64.
+/// Secret of the server's keys, in base64.
 pub(crate) const SECRET: &str = "a29tYWludS10ZXN0LXNlY3JldC1vZi0zMi1ieXRlcyE=";
 
-/// A running server, until it is dropped.
+/// A running server, stopped when it is dropped.
 pub(crate) struct Named {
     child: Child,
     folder: PathBuf,
@@ -19,8 +19,9 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Starts it with its files in `folder` and the primary zone `komainu-test.com`: the key `komainu` may change TXT records in it,
-    /// and `nobody` nothing. `None`, said on stderr, where it is not installed.
+    /// Starts the server with its files in `folder` and the primary zone `komainu-test.com`: the key
+    /// `komainu` may change TXT records in it, the key `nobody` may not. Returns `None`, with a message on
+    /// stderr, if it is not installed.
     pub(crate) fn start(folder: &Path) -> Option<Named> {
         let paths = ["/usr/sbin/named", "/usr/bin/named"];
         let Some(program) = paths.into_iter().find(|path| Path::new(path).exists()) else {
@@ -61,7 +62,7 @@ impl Named {
         Some(named)
     }
 
-    /// What it has logged.
+    /// Returns the server's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("named.log")).unwrap_or_default()
     }

@@ -1,6 +1,6 @@
-//! Pebble, the ACME server that Let's Encrypt tests clients with, and its DNS server, each on free ports of this machine.
+//! Pebble, the ACME test server of Let's Encrypt, and its DNS server, on free local ports.
 //!
-//! `scripts/setup test` builds them where Go is installed. Without them a test says so and is skipped.
+//! `scripts/setup test` builds them if Go is installed. Without them, tests are skipped with a message.
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stderr, reason = "support of several tests")]
 
 use std::fs;
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// How Pebble is started.
+/// Options of Pebble.
 #[derive(Clone, Debug)]
 pub(crate) struct PebbleOptions {
-    /// Variables such as `PEBBLE_WFE_NONCEREJECT`.
+    /// Environment variables, such as `PEBBLE_WFE_NONCEREJECT`.
     pub(crate) env: Vec<(&'static str, &'static str)>,
-    /// The lifetime of certificates, in seconds.
+    /// Lifetime of certificates in seconds.
     pub(crate) validity_s: u32,
-    /// Where it looks for HTTP-01 responses, and for TLS-ALPN-01.
+    /// Ports for HTTP-01 and TLS-ALPN-01 validation.
     pub(crate) http_port: u16,
     pub(crate) tls_port: u16,
-    /// The DNS server on this machine that it asks; `None` for its own.
+    /// Port of the local DNS server that it queries; `None` for its own.
     pub(crate) dns_port: Option<u16>,
-    /// Key identifiers and base64url keys of external accounts; with any, an account needs one.
+    /// Key identifiers and base64url keys of external accounts; if there are any, accounts require one.
     pub(crate) external: Vec<(&'static str, &'static str)>,
 }
 
@@ -41,7 +41,7 @@ impl Default for PebbleOptions {
     }
 }
 
-/// A running Pebble with its DNS server, until it is dropped.
+/// A running Pebble with its DNS server, stopped when it is dropped.
 pub(crate) struct Pebble {
     children: Vec<Child>,
     folder: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) struct Pebble {
     dns_management: u16,
 }
 
-/// A port that nobody listens on now.
+/// Returns an unused port.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -72,7 +72,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Pebble {
-    /// Starts it with its files in `folder`; `None`, said on stderr, where it is not built.
+    /// Starts Pebble with its files in `folder`; `None`, with a message on stderr, if it is not built.
     pub(crate) fn start(folder: &Path, options: &PebbleOptions) -> Option<Pebble> {
         let (Some(pebble), Some(dns)) = (program("pebble"), program("pebble-challtestsrv")) else {
             eprintln!("SKIPPED: Pebble is not built: install Go, then scripts/setup test");
@@ -113,7 +113,7 @@ impl Pebble {
             .arg("-config")
             .arg(folder.join("pebble.json"))
             .args(["-dnsserver", &format!("127.0.0.1:{}", options.dns_port.unwrap_or(dns_port))])
-            // Each validation would sleep up to 15 s; a test that wants that sets it.
+            // Otherwise each validation sleeps up to 15 s; a test that needs this overrides it.
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_WFE_NONCEREJECT", "0")
             .env("PEBBLE_AUTHZREUSE", "0")
@@ -133,15 +133,15 @@ impl Pebble {
         })
     }
 
-    /// The root that its directory's certificate is of.
+    /// Returns the root certificate for the directory's TLS certificate.
     pub(crate) fn directory_root(&self) -> PathBuf {
         self.folder.join("directory-root.pem")
     }
 
-    /// The root that issues certificates, as PEM; it is another one at each start.
+    /// Returns the issuing root as PEM; it differs at each start.
     pub(crate) fn issuing_root(&self) -> String {
         let output = Command::new("curl")
-            // Its management has a certificate of its own making.
+            // The management interface has a self-signed certificate.
             .args(["-sSfk"])
             .arg(format!("https://127.0.0.1:{}/roots/0", self.management))
             .output()
@@ -150,7 +150,7 @@ impl Pebble {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A shell command that is a DNS hook for its DNS server.
+    /// Creates a DNS hook script for Pebble's DNS server; returns its path.
     pub(crate) fn dns_hook(&self) -> PathBuf {
         let path = self.folder.join("hook");
         let port = self.dns_management;
@@ -165,7 +165,7 @@ impl Pebble {
         path
     }
 
-    /// Has its DNS server say something of a name: `set-servfail`, `clear-servfail`.
+    /// Sends a command about a name to the DNS server: `set-servfail`, `clear-servfail`.
     pub(crate) fn dns(&self, what: &str, name: &str) {
         let body = format!("{{\"host\":\"{name}.\"}}");
         let mut stream = TcpStream::connect(("127.0.0.1", self.dns_management)).unwrap();
@@ -180,12 +180,12 @@ impl Pebble {
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
 
-    /// What it has logged.
+    /// Returns Pebble's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("pebble.log")).unwrap()
     }
 
-    /// How many certificates it has issued.
+    /// Returns the number of certificates that it has issued.
     pub(crate) fn issued(&self) -> usize {
         self.log().matches("Issued certificate serial").count()
     }
@@ -200,7 +200,7 @@ impl Drop for Pebble {
     }
 }
 
-/// A certificate for the directory itself, and its root.
+/// Creates a certificate for the directory itself, and its root.
 fn certificate(folder: &Path) {
     let root_key = KeyPair::generate().unwrap();
     let mut root = CertificateParams::default();

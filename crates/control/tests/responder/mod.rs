@@ -1,4 +1,5 @@
-//! An authority made by `openssl`, and its OCSP responder: `openssl ocsp` behind a listener that can lie.
+//! An authority created by `openssl`, and its OCSP responder: `openssl ocsp` behind a listener that can
+//! falsify responses.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "support of several tests")]
 
@@ -10,30 +11,30 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How the responder answers.
+/// Behaviour of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// As `openssl ocsp` does, for some days.
+    /// Responds like `openssl ocsp`, with a validity of several days.
     Honest,
-    /// With the response about another certificate.
+    /// Responds with the status of another certificate.
     Another,
-    /// Signed by another authority.
+    /// Responds with the signature of another authority.
     Foreign,
-    /// With a status and no response.
+    /// Responds with an HTTP status and no OCSP response.
     Status(u16),
-    /// To another URL.
+    /// Redirects to another URL.
     Moved,
-    /// With a head that never ends.
+    /// Sends a head that never ends.
     EndlessHead,
-    /// With a body that never ends.
+    /// Sends a body that never ends.
     EndlessBody,
-    /// Not at all.
+    /// Sends nothing.
     Silent,
-    /// With some bytes that are no response.
+    /// Sends bytes that are not an OCSP response.
     Nonsense,
 }
 
-/// A running responder, until the process ends, and the authority.
+/// A running responder and its authority. It runs until the process ends.
 pub(crate) struct Responder {
     folder: PathBuf,
     port: u16,
@@ -47,7 +48,7 @@ fn openssl(folder: &Path, script: &str) {
 }
 
 impl Responder {
-    /// Makes the authority in a folder, and starts its responder.
+    /// Creates the authority in a folder, and starts its responder.
     pub(crate) fn start(folder: &Path) -> Responder {
         fs::create_dir_all(folder).unwrap();
         let mut script = String::new();
@@ -78,8 +79,8 @@ impl Responder {
         Responder { folder: folder.to_owned(), port, answer, requests }
     }
 
-    /// Makes `NAME.pem`, with its issuer's certificate, and `NAME.key`, of a certificate that names the responder. `more` are lines of
-    /// extensions.
+    /// Creates `NAME.pem`, which includes the issuer's certificate, and `NAME.key`, for a certificate that
+    /// names the responder. `more` contains additional lines of extensions.
     pub(crate) fn certificate(&self, name: &str, serial: u32, more: &str) {
         let port = self.port;
         let script = format!(
@@ -95,12 +96,12 @@ impl Responder {
         openssl(&self.folder, &script);
     }
 
-    /// The port that its URL names.
+    /// Returns the port of the responder's URL.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Has every certificate revoked from now on.
+    /// Revokes all certificates.
     pub(crate) fn revoke_all(&self) {
         let index = fs::read_to_string(self.folder.join("index.txt")).unwrap();
         let revoked = index.replace("V\t330101000000Z\t\t", "R\t330101000000Z\t260101000000Z\t");
@@ -108,7 +109,7 @@ impl Responder {
     }
 }
 
-/// Answers one request of the connection.
+/// Answers one request of a connection.
 fn answer_one(mut client: TcpStream, answer: Answer, folder: &Path, number: usize) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let (mut line, mut len) = (String::new(), 0);
@@ -122,7 +123,7 @@ fn answer_one(mut client: TcpStream, answer: Answer, folder: &Path, number: usiz
     if reader.read_exact(&mut request).is_err() {
         return;
     }
-    // The server closes where it has seen enough.
+    // The server closes the connection once it has received enough, so errors are ignored.
     let _ = match answer {
         Answer::Honest | Answer::Another | Answer::Foreign => {
             let response = respond(folder, answer, &request, number);
@@ -151,13 +152,13 @@ fn send(client: &mut TcpStream, status: &str, body: &[u8]) -> std::io::Result<()
     client.write_all(body)
 }
 
-/// The response of `openssl ocsp` to a request.
+/// Returns the response of `openssl ocsp` to a request.
 fn respond(folder: &Path, answer: Answer, request: &[u8], number: usize) -> Vec<u8> {
     let of = |name: &str| folder.join(format!("{name}-{number}"));
     fs::write(of("request"), request).unwrap();
     let (signer, asked) = match answer {
         Answer::Foreign => ("other", format!("-reqin request-{number}")),
-        // About a serial number that is not asked for.
+        // The status of a serial number that was not requested.
         Answer::Another => ("ca", "-issuer ca.pem -serial 0x0fff -no_nonce".to_owned()),
         _ => ("ca", format!("-reqin request-{number}")),
     };

@@ -1,4 +1,4 @@
-//! A renewer of certificates without a server: what it installs and logs is kept.
+//! A certificate renewer without a server; the certificates and log lines that it produces are recorded.
 #![allow(dead_code, clippy::unwrap_used, reason = "support of several tests")]
 
 use std::fs;
@@ -16,7 +16,7 @@ use control::{
 
 use crate::pebble::{Pebble, PebbleOptions};
 
-/// Who serves in these tests: nobody. It remembers what it was given.
+/// Sink that records certificates and log lines.
 #[derive(Default)]
 pub(crate) struct Served {
     installed: Mutex<Vec<String>>,
@@ -63,7 +63,7 @@ impl CertificateSink for Served {
     }
 }
 
-/// A folder of a test's own, removed at its end.
+/// Temporary folder of a test, removed when it is dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -81,7 +81,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Answers HTTP-01 challenges on a port of its own, with one table or the other: `tables[request number % len]`.
+/// Answers HTTP-01 challenges on a free port with alternating tables: `tables[request number % len]`.
 pub(crate) fn answer_challenges(tables: Vec<HttpChallenges>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -105,7 +105,7 @@ pub(crate) fn answer_challenges(tables: Vec<HttpChallenges>) -> u16 {
     port
 }
 
-/// Short waits; the clock is the machine's, moved by so many seconds.
+/// Returns an environment with short waits and the system's clock, shifted by `moved_s` seconds.
 pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
     let moved_s = moved_s.clone();
     let short = Duration::from_millis(100);
@@ -144,7 +144,7 @@ pub(crate) fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
     }
 }
 
-/// A renewer with what it serves.
+/// A renewer with its recording sink.
 pub(crate) struct Rig {
     pub(crate) renewer: CertificateRenewer,
     pub(crate) served: Arc<Served>,
@@ -162,7 +162,7 @@ impl Rig {
         Rig { renewer, served, moved_s }
     }
 
-    /// Waits until `done` of the status of a name.
+    /// Waits until `done` returns true for the status of a name.
     pub(crate) fn until(
         &self,
         name: &str,
@@ -186,7 +186,7 @@ impl Rig {
     }
 }
 
-/// Pebble that looks for responses in these tables, or nothing where it is not built.
+/// Starts a Pebble that fetches challenge responses from these tables; `None` if Pebble is not built.
 pub(crate) fn pebble(
     scratch: &Scratch,
     tables: Vec<HttpChallenges>,

@@ -1,4 +1,4 @@
-//! Against a real file system: a folder of its own for each test.
+//! Tests on a real file system, each in a folder of its own.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -49,7 +49,7 @@ fn what_stands_at_a_path() {
         ("/a.txt/b", "(missing)"),
         ("/folder/none/b", "(missing)"),
         ("/a.txt\0.png", "(missing)"),
-        // Paths come normalised; should one not be, the kernel still keeps it inside.
+        // Paths are normalised before; if one is not, the kernel still confines it to the root.
         ("/../outside.txt", LEADS_OUT),
         ("/folder/../../outside.txt", LEADS_OUT),
         ("/folder/../a.txt", "a"),
@@ -101,7 +101,7 @@ fn links_by_policy() {
 
 #[test]
 fn a_link_to_somebody_elses_file_needs_the_full_policy() {
-    // The link is ours; what it names belongs to whoever owns `/etc/passwd` or, for root, to nobody.
+    // The test owns the link; its target belongs to the owner of `/etc/passwd` or, as root, to an unused id.
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     let foreign = match rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Files on real sockets.
+//! Static files over sockets.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
 #[path = "../rig/mod.rs"]

@@ -1,4 +1,4 @@
-//! Whole requests over a real socket.
+//! Complete requests over a socket.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use files::{Applies, CacheRule, FileCompression, Files, Options};
 
 use crate::rig::{Answer, Rig, until};
 
-/// Bytes that differ from their neighbours, so that a wrong offset shows.
+/// Returns bytes that differ from their neighbours, so that a wrong offset is noticed.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 251 + at * 7) as u8).collect()
 }
@@ -107,7 +107,7 @@ fn several_ranges_come_in_parts() {
     want.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
     assert!(answer.body == want);
     answer.expect_field("Content-Length", &want.len().to_string()).expect_field("Content-Range", "");
-    // Close together, the two are one.
+    // Adjacent ranges are merged.
     rig.ask_for("/a.txt", &["Range: bytes=9-9, 0-0"])
         .expect(206, "0123456789")
         .expect_field("Content-Range", "bytes 0-9/10");
@@ -294,7 +294,7 @@ fn a_file_cut_short_while_it_is_sent_ends_the_response() {
     stream.read_exact(&mut start).unwrap();
     File::options().write(true).open(rig.folder.path("root/big")).unwrap().set_len(1).unwrap();
     let mut rest = Vec::new();
-    // The connection may end with a reset or a close: either way before the announced length.
+    // The connection ends with a reset or a close, either way before the announced length.
     let _ = stream.read_to_end(&mut rest);
     assert!(((start.len() + rest.len()) as u64) < SIZE);
     rig.get("/big").expect(200, "\0");
@@ -350,7 +350,7 @@ fn siblings_go_to_those_who_take_them() {
     rig.ask_for("/app.js", &[br, &format!("If-None-Match: {}", tags[3])]).expect(200, "brotli");
     rig.ask_for("/app.js", &["Accept-Encoding: *;q=0"]).expect_status(406);
     rig.ask_for("/alone.js", &[br]).expect(200, "alone").expect_field("Vary", "");
-    // The file changes, its siblings do not.
+    // The file changes, but not its siblings.
     let later = SystemTime::now() + Duration::from_secs(5);
     let file = File::options().write(true).open(rig.folder.path("root/app.js")).unwrap();
     file.set_modified(later).unwrap();
@@ -399,13 +399,13 @@ fn compression_continues_when_the_client_that_began_it_has_gone() {
     gone.write_all(b"GET /small.png HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(gone.peek(&mut [0]).unwrap(), 1);
     gone.write_all(b"GET /a.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n").unwrap();
-    // The work has begun: its bytes are held.
+    // The compression has begun: its memory is charged.
     until("compression", || rig.memory.held_bytes() > text.len() as u64);
     // Closing with unread bytes resets the connection.
     drop(gone);
     until("the end of the connection", || rig.count(|core| core.connections_open.value()) == 0);
     let ask = || rig.ask_for("/a.txt", &["Accept-Encoding: br"]);
-    // The next request does not start it again: it gets the uncompressed file until the compression is done.
+    // The next request does not restart the compression: it gets the uncompressed file until it is done.
     ask().expect_status(200).expect_field("Content-Encoding", "");
     until("the compressed file", || ask().field("Content-Encoding") == "br");
 }
@@ -549,7 +549,7 @@ fn a_root_that_is_switched_by_a_link_or_renamed_away_is_noticed() {
         panic!("never {status} {body}");
     };
     rig.get("/a.txt").expect(200, "one");
-    // As `ln -sfn` and Capistrano do it: another link takes the old one's place.
+    // Like `ln -sfn` and Capistrano: a new link replaces the old one.
     let switch = |to: &str| {
         std::os::unix::fs::symlink(to, rig.folder.path("next")).unwrap();
         std::fs::rename(rig.folder.path("next"), rig.folder.path("current")).unwrap();

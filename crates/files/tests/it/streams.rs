@@ -25,7 +25,7 @@ impl Service for Site {
     fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-/// Bytes that differ from their neighbours, so that a wrong offset shows.
+/// Returns bytes that differ from their neighbours, so that a wrong offset is noticed.
 fn pattern(n: usize) -> Vec<u8> {
     (0..n * 2_500).map(|at| (at / 251 + at * 7 + n) as u8).collect()
 }
@@ -107,7 +107,7 @@ fn clients_that_do_not_read_or_give_up_hold_what_they_were_allowed_to() {
         for _ in 0..50 {
             client.step().unwrap();
             let held = memory.held_bytes();
-            // A stream's task and its 64 KiB of output, twice while they grow.
+            // The task of a stream and its 64 KiB of output, doubled to allow for growth.
             assert!(held < 300 * (128 * 1024 + 8 * 1024) + (1 << 20), "seed {seed}: {held} bytes");
         }
         drop(client);

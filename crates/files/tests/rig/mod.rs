@@ -1,6 +1,6 @@
-//! A real server on a free port, for tests that read as sentences.
+//! A server on a free port, and a client with assertions.
 
-// Not every test uses all of it.
+// Each test uses only a part of it.
 #![allow(dead_code)]
 
 use std::io::{Read, Write};
@@ -13,16 +13,16 @@ use files::{FileOutcome, Files, Options};
 
 use crate::scratch::ScratchFolder;
 
-/// A server over a folder of its own.
+/// A server of a temporary folder.
 pub(crate) struct Rig {
     pub(crate) folder: ScratchFolder,
     address: SocketAddr,
     server: Option<Server>,
-    /// What the server holds for its clients.
+    /// Memory that the server holds for its clients.
     pub(crate) memory: MemoryBudget,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -49,16 +49,16 @@ impl Service for Site {
 }
 
 impl Rig {
-    /// Serves the scratch folder's `root`, after `prepare` has filled it and changed the options.
+    /// Serves the temporary folder's `root`, after `prepare` has filled it and changed the options.
     pub(crate) fn new(prepare: impl FnOnce(&ScratchFolder, &mut Options)) -> Rig {
         Rig::stripping(b"", prepare)
     }
 
-    /// As [`Rig::new`], at paths below a prefix.
+    /// Like [`Rig::new`], below a path prefix.
     pub(crate) fn stripping(strip: &'static [u8], prepare: impl FnOnce(&ScratchFolder, &mut Options)) -> Rig {
         let folder = ScratchFolder::new();
         let mut options = Options { roots: vec![folder.path("root")], ..Options::default() };
-        // Every request looks at the file, unless the test says otherwise: no test waits for a clock.
+        // Every request checks the file unless the test changes this, so that no test has to wait.
         options.cache.revalidate_ms = 0;
         prepare(&folder, &mut options);
         let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
@@ -76,17 +76,17 @@ impl Rig {
         Rig { folder, address, server: Some(server), memory }
     }
 
-    /// A connection to it.
+    /// Opens a connection to the server.
     pub(crate) fn connect(&self) -> TcpStream {
         TcpStream::connect(self.address).unwrap()
     }
 
-    /// A counter of the server, over all cores.
+    /// Returns a counter of the server, summed over all cores.
     pub(crate) fn count(&self, of: impl Fn(&Counters) -> u64) -> u64 {
         self.server.as_ref().unwrap().counters().iter().map(|core| of(core)).sum()
     }
 
-    /// Sends a request and hands over the connection.
+    /// Sends a request and returns the connection.
     pub(crate) fn send(&self, method: &str, target: &str, fields: &[&str]) -> TcpStream {
         let mut stream = self.connect();
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n");
@@ -129,7 +129,7 @@ impl Answer {
         Answer { status: head[9..12].parse().unwrap(), head, body: bytes[end + 4..].to_vec() }
     }
 
-    /// The value of the one field of that name; empty where there is none.
+    /// Returns the value of the only field with this name; empty if there is none.
     pub(crate) fn field(&self, name: &str) -> &str {
         let mut values = self.head.lines().skip(1).filter_map(|line| {
             let (other, value) = line.split_once(": ")?;
@@ -144,21 +144,21 @@ impl Answer {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// Checks status and body.
+    /// Asserts status and body.
     #[track_caller]
     pub(crate) fn expect(&self, status: u16, body: &str) -> &Answer {
         assert_eq!((self.status, self.text()), (status, body), "{}", self.head);
         self
     }
 
-    /// Checks the status.
+    /// Asserts the status.
     #[track_caller]
     pub(crate) fn expect_status(&self, status: u16) -> &Answer {
         assert_eq!(self.status, status, "{}{}", self.head, String::from_utf8_lossy(&self.body));
         self
     }
 
-    /// Checks a field; an empty value means that there is none.
+    /// Asserts a field; an empty value means that it is absent.
     #[track_caller]
     pub(crate) fn expect_field(&self, name: &str, value: &str) -> &Answer {
         assert_eq!(self.field(name), value, "{name} in {}", self.head);
@@ -166,7 +166,7 @@ impl Answer {
     }
 }
 
-/// Waits for something to become true.
+/// Waits until `is_true` returns true.
 pub(crate) fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_true() {

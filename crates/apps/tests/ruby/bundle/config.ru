@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What is not in the bundle is not there, though it is installed.
+# Installed gems that are not in the bundle are not available.
 found = begin
   require "sinatra/base"
   "found"
