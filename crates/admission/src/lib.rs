@@ -1,8 +1,8 @@
 //! Admission control: rate limits, concurrency limits, authentication and cross-origin rules of requests.
 //!
-//! This crate makes the decisions and keeps the state that they need: quotas as pure arithmetic, a bounded
+//! This crate owns the decisions and the state that they need: quotas as pure arithmetic, a bounded
 //! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs and CORS rules.
-//! It does not open sockets, read clocks or know configuration files: `komainu` passes the key and the time,
+//! It never opens sockets, reads clocks or knows configuration files: `komainu` passes the key and the time,
 //! and carries out the decision.
 //!
 //! Modules, from low to high; a module uses only those listed before it.

@@ -1,9 +1,9 @@
 //! HTTP cache: decides which responses may be stored and how long they are fresh (RFC 9111), and stores them
 //! in memory and on disk.
 //!
-//! The decisions are functions without I/O and clocks. Stored responses are shared by all cores; many
-//! requests can wait for one response that is being received. The crate does not open sockets and does not
-//! know upstream servers, applications or configuration files: `komainu` puts it in front of handlers.
+//! This crate owns the decisions, functions without I/O and clocks. Stored responses are shared by all cores; many
+//! requests can wait for one response that is being received. It never opens sockets or
+//! knows upstream servers, applications or configuration files: `komainu` puts it in front of handlers.
 //!
 //! Modules, from low to high; a module uses only those listed before it.
 

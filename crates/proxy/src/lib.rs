@@ -1,9 +1,9 @@
 //! The reverse proxy: upstream groups, kept connections, balancing, health, retries, and the rules for what
 //! passes from one side to the other.
 //!
-//! This crate forwards a request to an upstream server and returns the response. Forwarded messages are
+//! This crate owns connections to upstream servers: it forwards a request and returns the response. Forwarded messages are
 //! always encoded from the parsed message, so that no ambiguous bytes pass. Parsing is left to the `http`
-//! crate; the crate does not listen and does not know configuration files: it is built from [`GroupOptions`]
+//! crate; this one never listens and never knows configuration files: it is built from [`GroupOptions`]
 //! and [`RouteOptions`].
 //!
 //! Modules, from low to high; a module uses only those listed before it.

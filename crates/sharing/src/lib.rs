@@ -3,8 +3,8 @@
 //! A thread reports to Redis what was spent since the last exchange, and gets the total spending of all
 //! servers. Each server decides by its own table without waiting; requests admitted in excess meanwhile
 //! become a debt of the key, which is paid back before further requests pass. A limit is therefore exceeded
-//! once, by the requests of one exchange interval, and not permanently. This crate handles counts only, not
-//! requests or limits.
+//! once, by the requests of one exchange interval, and not permanently. This crate owns the exchange of
+//! counts; it never sees requests or limits.
 
 mod connection;
 mod exchange;
