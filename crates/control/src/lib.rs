@@ -3,7 +3,7 @@
 //!
 //! This crate owns certificate orders (ACME, RFC 8555), the state folder with accounts, keys and
 //! certificates, the local authority for private names, and the renewal schedule of each certificate. It is
-//! the only crate that uses tokio. It is not part of the request path: serving threads receive certificates
+//! the only crate that uses tokio. It never touches a request: serving threads receive certificates
 //! through [`CertificateSink`], and look up tokens in [`HttpChallenges`].
 //!
 //! Modules, from low to high; a module uses only those above it.
