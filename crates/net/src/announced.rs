@@ -7,7 +7,7 @@ use http::{Reject, Status};
 use crate::address::{Sources, StreamListener};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
-use crate::h1::{IdleClient, serve_after, turn_away};
+use crate::h1::{IdleClient, serve_after, refuse_and_close};
 use crate::preface::{self, HEADER_BYTES_MAX, Preface};
 use crate::preread;
 use crate::securing::secure_after;
@@ -113,6 +113,6 @@ async fn read_some<S: Service>(idle: &mut IdleClient<S>, room: &mut [u8]) -> Res
 }
 
 async fn refuse<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) -> Option<Box<IdleClient<S>>> {
-    turn_away(idle, reject).await;
+    refuse_and_close(idle, reject).await;
     None
 }

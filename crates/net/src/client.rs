@@ -65,7 +65,7 @@ impl Bell {
 
     /// Wakes the waiting task; if none waits, the next wait returns at once.
     pub fn ring(&self) {
-        self.core.nudge(&self.source);
+        self.core.mark_readable(&self.source);
     }
 
     /// Waits for a ring. Rings since the last wait count as one.

@@ -111,7 +111,7 @@ impl Compression {
         let media_type = fields.first(b"Content-Type").map(media::without_parameters);
         let is_known = media_type.filter(|media_type| media_type != "multipart/byteranges");
         if is_known.is_some_and(|media_type| !self.is_compressible(&media_type))
-            || self.must_stay(request, fields)
+            || self.forbids_compression(request, fields)
         {
             return;
         }
@@ -141,7 +141,7 @@ impl Compression {
         let Some(content_type) = fields.first(b"Content-Type").filter(|_| !excluded) else { return false };
         self.is_compressible(&media::without_parameters(content_type))
             && fields.first(b"Content-Range").is_none()
-            && !self.must_stay(request, fields)
+            && !self.forbids_compression(request, fields)
     }
 
     fn is_compressible(&self, media_type: &str) -> bool {
@@ -149,7 +149,7 @@ impl Compression {
     }
 
     /// Whether the fields forbid to change the bytes, or compression would reveal a secret.
-    fn must_stay(&self, request: &CompressionInput<'_>, fields: &Fields) -> bool {
+    fn forbids_compression(&self, request: &CompressionInput<'_>, fields: &Fields) -> bool {
         let says = |name: &[u8], directive: &[u8]| {
             let values = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
             values.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(directive))
@@ -180,12 +180,12 @@ fn is_fixed(fields: &Fields) -> bool {
 pub fn coded_fields(fields: &Fields, coding: Coding) -> Fields {
     let mut coded = fields.clone();
     add_vary(&mut coded);
-    say_coded(&mut coded, coding);
+    set_coded_fields(&mut coded, coding);
     coded
 }
 
 /// Updates the fields for coded content.
-pub(crate) fn say_coded(fields: &mut Fields, coding: Coding) {
+pub(crate) fn set_coded_fields(fields: &mut Fields, coding: Coding) {
     fields.push(Name::ContentEncoding, coding.text().as_bytes());
     fields.remove(b"Accept-Ranges");
     weaken_tag(fields);

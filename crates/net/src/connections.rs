@@ -2,7 +2,7 @@
 //! its handshake or ends, and read only by the core itself.
 
 use crate::address::{ListenUrl, Peer};
-use crate::places::ConnectionPlaces;
+use crate::places::ConnectionSlab;
 
 /// Maximum number of connections that a core lists; further ones are only counted.
 pub const LISTED_MAX: usize = 10_000;
@@ -28,7 +28,7 @@ impl ConnectionEntry {
 }
 
 /// The connections of one core.
-pub(crate) type ConnectionList = ConnectionPlaces<ConnectionEntry>;
+pub(crate) type ConnectionList = ConnectionSlab<ConnectionEntry>;
 
 impl ConnectionList {
     /// Returns the number of connections and the first [`LISTED_MAX`] of them.

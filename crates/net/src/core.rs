@@ -23,7 +23,7 @@ use crate::in_place::pin_in_place;
 use crate::memory::{Memory, MemoryBudget};
 use crate::offload::OffloadPool;
 use crate::remote::{Remote, SlotWaker};
-use crate::source::{FOREIGN, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
+use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
 use crate::tick::{TaskId, TurnHook, TurnHooks};
 
 mod pause;
@@ -79,7 +79,7 @@ enum Task {
 }
 
 /// The waiter of a timer.
-enum Sleeper {
+enum TimerWaiter {
     Task(u32),
     Foreign(Waker),
     /// The token of a source and the bits to set in it.
@@ -108,7 +108,7 @@ struct CoreState {
     long: RefCell<VecDeque<u32>>,
     long_turns: Cell<u64>,
     /// Waiters by (time, unique number). Dropping a sleep removes its timer.
-    timers: RefCell<BTreeMap<(u64, u64), Sleeper>>,
+    timers: RefCell<BTreeMap<(u64, u64), TimerWaiter>>,
     timers_armed: Cell<u64>,
     current: Cell<u32>,
     /// Data pointer of the current task's own waker, used to recognize it.
@@ -371,13 +371,13 @@ impl Core {
         if reads {
             self.run_waiter(token, reader, false);
         }
-        if writes && (writer == FOREIGN || !(reads && writer == reader)) {
+        if writes && (writer == EXTERNAL_WAKER || !(reads && writer == reader)) {
             self.run_waiter(token, writer, true);
         }
     }
 
     fn run_waiter(&self, token: u64, task: u32, writes: bool) {
-        if task != FOREIGN {
+        if task != EXTERNAL_WAKER {
             // Most writable sources have no waiting writer.
             if task != NO_TASK {
                 self.run(task);
@@ -405,7 +405,7 @@ impl Core {
             return self.current();
         }
         self.0.foreign.borrow_mut().insert((source.token, writes), cx.waker().clone());
-        FOREIGN
+        EXTERNAL_WAKER
     }
 
     /// Whether the waker of `cx` is that of the task being polled.
@@ -515,10 +515,10 @@ impl Core {
 
     /// Marks `source` as readable although nothing has arrived, and schedules its reader. The task does not
     /// run within this call, so this may be called from any `drop`.
-    pub(crate) fn nudge(&self, source: &Source) {
+    pub(crate) fn mark_readable(&self, source: &Source) {
         source.ready.set(source.ready.get() | READ);
         match source.reader.get() {
-            FOREIGN => self.run_waiter(source.token, FOREIGN, false),
+            EXTERNAL_WAKER => self.run_waiter(source.token, EXTERNAL_WAKER, false),
             task => self.wake(task),
         }
     }

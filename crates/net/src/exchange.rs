@@ -248,7 +248,7 @@ impl<'c> Exchange<'c> {
     pub fn name_file(&mut self, file: NamedFile) {
         assert!(self.may_name_file(), "a file is named in place of a response");
         self.state.named_file = Some(Box::new(file));
-        self.state.reply = ReplyState::Elsewhere;
+        self.state.reply = ReplyState::Suppressed;
     }
 
     /// Takes the file that the handler has named. The handler must have ended; a response can then be sent.
@@ -387,7 +387,7 @@ impl<'c> Exchange<'c> {
     pub fn content_wanted(&self) -> bool {
         !matches!(
             self.state.reply,
-            ReplyState::Body(BodySize::None) | ReplyState::Done | ReplyState::Elsewhere
+            ReplyState::Body(BodySize::None) | ReplyState::Done | ReplyState::Suppressed
         )
     }
 
@@ -480,7 +480,7 @@ impl<'c> Exchange<'c> {
 
     async fn write_span(&mut self, span: FileSpan<'_>) -> Result<(), Fault> {
         let after = match self.state.reply {
-            ReplyState::Body(BodySize::None) | ReplyState::Elsewhere => return Ok(()),
+            ReplyState::Body(BodySize::None) | ReplyState::Suppressed => return Ok(()),
             _ if self.state.filters.change_body() => return self.filter_file(span).await,
             ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
             _ => return Err(Fault::Broken("a file needs an announced length")),

@@ -215,7 +215,7 @@ impl Filters {
             let Some(compressing) = begun else { return };
             self.compressing = Some(compressing);
         }
-        compress::say_coded(fields, coding);
+        compress::set_coded_fields(fields, coding);
         *length = Length::Unknown;
     }
 

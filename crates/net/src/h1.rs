@@ -222,13 +222,13 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
                 return None;
             }
             // Boxed, because it is rare.
-            Next::Close => return Box::pin(give_up_on(idle)).await,
+            Next::Close => return Box::pin(refuse_slow_head(idle)).await,
         }
         let (engine, mut conn) = busy(*idle);
         match burst(&engine, &mut conn).await {
-            BurstEnd::Idle(since_ms) => idle = self::idle(engine, conn, since_ms),
-            BurstEnd::Over => return None,
-            BurstEnd::Multiplexed(machine) => {
+            ServeEnd::Idle(since_ms) => idle = self::idle(engine, conn, since_ms),
+            ServeEnd::Over => return None,
+            ServeEnd::Multiplexed(machine) => {
                 // A separate task: this one's future, kilobytes of HTTP/1 state, would live as long.
                 let core = conn.link.core().clone();
                 core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
@@ -239,7 +239,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
 }
 
 /// Answers a client whose request head timed out.
-async fn give_up_on<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
+async fn refuse_slow_head<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
     close(&mut conn).await;
@@ -256,7 +256,7 @@ pub(crate) fn serve_after<S: Service>(
 }
 
 /// Answers a connection whose first bytes were invalid, and closes it.
-pub(crate) async fn turn_away<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
+pub(crate) async fn refuse_and_close<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
     let (engine, mut conn) = busy(*idle);
     refuse(&engine, &mut conn, reject).await;
     closing(&mut conn).await;
@@ -308,7 +308,7 @@ fn idle<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Bo
 }
 
 /// Reason why a connection has nothing to serve at the moment.
-enum BurstEnd {
+enum ServeEnd {
     /// Idle since this time of the core's clock.
     Idle(u64),
     /// The connection has ended.
@@ -318,7 +318,7 @@ enum BurstEnd {
 }
 
 /// Serves pipelined and following requests until there is no input.
-async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd {
+async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> ServeEnd {
     loop {
         let mut served = false;
         let fed = match conn.work.input.is_empty() {
@@ -326,7 +326,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
             false => match multiplexed::opening(conn) {
                 Opening::Http1 => feed_head(conn),
                 Opening::Undecided => Ok(begun(conn)),
-                Opening::Multiplexed(machine) => return BurstEnd::Multiplexed(machine),
+                Opening::Multiplexed(machine) => return ServeEnd::Multiplexed(machine),
             },
         };
         match fed {
@@ -353,7 +353,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
                 Ok(ReadOutcome::Nothing) => {
                     let since_ms = conn.now_ms();
                     if !linger(conn).await {
-                        return BurstEnd::Idle(since_ms);
+                        return ServeEnd::Idle(since_ms);
                     }
                 }
                 Ok(ReadOutcome::End) => break close(conn).await,
@@ -380,7 +380,7 @@ async fn burst<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> BurstEnd 
             break;
         }
     }
-    BurstEnd::Over
+    ServeEnd::Over
 }
 
 /// Keeps the future, but no buffers, for a moment to wait for the next request. Returns false if none arrived
@@ -532,7 +532,7 @@ async fn repair(conn: &mut Conn, state: &mut RequestState, fault: &Fault) -> boo
         }
         // The response was complete before its handler failed, or its framing shows that it is truncated.
         // Earlier responses must still arrive.
-        ReplyState::Done | ReplyState::Elsewhere | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
+        ReplyState::Done | ReplyState::Suppressed | ReplyState::Body(_) => !matches!(fault, Fault::Gone),
     }
 }
 

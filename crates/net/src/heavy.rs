@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::places::ConnectionPlaces;
+use crate::places::ConnectionSlab;
 use crate::source::Source;
 
 /// Connections that hold less are not listed.
@@ -22,7 +22,7 @@ const RECENT_MS: u64 = 60_000;
 /// The connections of one core that hold at least [`HEAVY_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct HeavyConnections {
-    places: ConnectionPlaces<HeavyConnection>,
+    places: ConnectionSlab<HeavyConnection>,
     /// Time since which memory is critically short.
     critical_since_ms: Cell<Option<u64>>,
     closed_at_ms: Cell<Option<u64>>,

@@ -32,7 +32,7 @@ impl Exchange<'_> {
             }
         }
         self.state.interception = Interception::Done(Box::new((status, kept)));
-        self.state.reply = ReplyState::Elsewhere;
+        self.state.reply = ReplyState::Suppressed;
     }
 
     /// Whether an error was held back, so that [`Exchange::send_page`] must be called next.

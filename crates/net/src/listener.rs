@@ -44,7 +44,7 @@ const REPLACE_LOOK: Duration = Duration::from_millis(1);
 const EXHAUSTED_MS: u64 = 50;
 /// A listening socket and its settings; without `proxy_protocol`, PROXY headers are not accepted.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
+pub(crate) struct AcceptSocket {
     /// Number of the listener that the socket belongs to.
     listener: u64,
     listening: Arc<Listening>,
@@ -70,8 +70,8 @@ enum Closing {
 
 /// A command for the accepting sockets of a core.
 #[derive(Debug)]
-enum DoorOrder {
-    Open(Door),
+enum AcceptCommand {
+    Open(AcceptSocket),
     Close(u64, Closing),
     /// New limits, and the number of cores among which they are divided.
     Limits(Box<ServingLimits>, usize),
@@ -84,17 +84,17 @@ type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
 
 /// Queue of commands for one core. Usable from any thread.
 #[derive(Debug)]
-pub(crate) struct DoorOrders {
-    orders: Mutex<Vec<DoorOrder>>,
+pub(crate) struct AcceptCommands {
+    orders: Mutex<Vec<AcceptCommand>>,
     are_there: AtomicBool,
-    /// Set until the core has run a turn after [`DoorOrders::has_turned`].
+    /// Set until the core has run a turn after [`AcceptCommands::has_turned`].
     is_asked: AtomicBool,
     remote: Arc<Remote>,
 }
 
-impl DoorOrders {
-    pub(crate) fn new(remote: Arc<Remote>) -> DoorOrders {
-        DoorOrders {
+impl AcceptCommands {
+    pub(crate) fn new(remote: Arc<Remote>) -> AcceptCommands {
+        AcceptCommands {
             orders: Mutex::default(),
             are_there: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
@@ -102,7 +102,7 @@ impl DoorOrders {
         }
     }
 
-    fn send(&self, order: DoorOrder) {
+    fn send(&self, order: AcceptCommand) {
         lock(&self.orders).push(order);
         self.are_there.store(true, Ordering::Release);
         self.remote.ring();
@@ -115,7 +115,7 @@ impl DoorOrders {
         has_turned
     }
 
-    fn take(&self) -> Vec<DoorOrder> {
+    fn take(&self) -> Vec<AcceptCommand> {
         if self.is_asked.load(Ordering::Relaxed) {
             self.is_asked.store(false, Ordering::Release);
         }
@@ -138,7 +138,7 @@ pub struct Listeners(Arc<Mutex<ListenersState>>);
 #[derive(Debug, Default)]
 struct ListenersState {
     open: Vec<(u64, Listener)>,
-    cores: Vec<Arc<DoorOrders>>,
+    cores: Vec<Arc<AcceptCommands>>,
     /// Number of the next listener.
     next: u64,
     is_closed: bool,
@@ -164,13 +164,13 @@ impl Listeners {
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from.
-    pub(crate) fn doors(&self, index: usize, cores: usize) -> Vec<Door> {
+    pub(crate) fn doors(&self, index: usize, cores: usize) -> Vec<AcceptSocket> {
         let state = lock(&self.0);
         state.open.iter().flat_map(|(number, listener)| doors(*number, listener, index, cores)).collect()
     }
 
     /// Adds the next core that has started.
-    pub(crate) fn add_core(&self, orders: Arc<DoorOrders>) {
+    pub(crate) fn add_core(&self, orders: Arc<AcceptCommands>) {
         lock(&self.0).cores.push(orders);
     }
 
@@ -269,7 +269,7 @@ impl Listeners {
     pub fn set_limits(&self, set: ServingLimits) {
         let state = lock(&self.0);
         let cores = state.cores.len();
-        state.cores.iter().for_each(|core| core.send(DoorOrder::Limits(Box::new(set), cores)));
+        state.cores.iter().for_each(|core| core.send(AcceptCommand::Limits(Box::new(set), cores)));
     }
 
     /// Returns the open connections, reported by each core in its next turn. Cores that do not answer in time
@@ -280,7 +280,7 @@ impl Listeners {
         let state = lock(&self.0);
         let urls: Vec<(u64, ListenUrl)> =
             state.open.iter().map(|(number, open)| (*number, open.url())).collect();
-        state.cores.iter().for_each(|core| core.send(DoorOrder::Connections(asker.clone())));
+        state.cores.iter().for_each(|core| core.send(AcceptCommand::Connections(asker.clone())));
         let cores = state.cores.len();
         drop((state, asker));
         let until = Instant::now() + REPLACE_MAX;
@@ -318,7 +318,7 @@ impl ListenersState {
         self.next += 1;
         for (index, core) in self.cores.iter().enumerate() {
             for door in doors(number, listener, index, self.cores.len()) {
-                core.send(DoorOrder::Open(door));
+                core.send(AcceptCommand::Open(door));
             }
         }
         number
@@ -331,13 +331,13 @@ impl ListenersState {
     }
 
     fn close(&self, number: u64, closing: Closing) {
-        self.cores.iter().for_each(|core| core.send(DoorOrder::Close(number, closing)));
+        self.cores.iter().for_each(|core| core.send(AcceptCommand::Close(number, closing)));
     }
 }
 
-fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Door> {
+fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<AcceptSocket> {
     let proxy_protocol = &listener.proxy_protocol;
-    let door = |listening: &Arc<Listening>| Door {
+    let door = |listening: &Arc<Listening>| AcceptSocket {
         listener: number,
         listening: listening.clone(),
         proxy_protocol: proxy_protocol.clone(),
@@ -350,7 +350,7 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Do
 }
 
 /// The sockets that one core accepts from.
-pub(crate) struct OpenDoors<S: Service> {
+pub(crate) struct AcceptingSockets<S: Service> {
     engine: Rc<Engine<S>>,
     open: RefCell<Vec<OpenDoor>>,
     /// One clone for each socket that is still accepted from, and this one.
@@ -363,13 +363,13 @@ struct OpenDoor {
     closing: Rc<Cell<Closing>>,
 }
 
-impl<S: Service> OpenDoors<S> {
-    pub(crate) fn new(engine: &Rc<Engine<S>>) -> OpenDoors<S> {
-        OpenDoors { engine: engine.clone(), open: RefCell::default(), accepting: Rc::new(()) }
+impl<S: Service> AcceptingSockets<S> {
+    pub(crate) fn new(engine: &Rc<Engine<S>>) -> AcceptingSockets<S> {
+        AcceptingSockets { engine: engine.clone(), open: RefCell::default(), accepting: Rc::new(()) }
     }
 
     /// Starts to accept from a socket.
-    pub(crate) fn open(&self, door: Door) {
+    pub(crate) fn open(&self, door: AcceptSocket) {
         let core = &self.engine.context.core;
         let (source, closing) = (core.add_source(), Rc::new(Cell::new(Closing::No)));
         let open = OpenDoor { listener: door.listener, source: source.clone(), closing: closing.clone() };
@@ -383,22 +383,22 @@ impl<S: Service> OpenDoors<S> {
     }
 
     /// Executes the commands received since the last call.
-    pub(crate) fn obey(&self, orders: &DoorOrders) {
+    pub(crate) fn obey(&self, orders: &AcceptCommands) {
         for order in orders.take() {
             match order {
-                DoorOrder::Open(door) => self.open(door),
-                DoorOrder::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
-                DoorOrder::Connections(asker) => {
+                AcceptCommand::Open(door) => self.open(door),
+                AcceptCommand::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
+                AcceptCommand::Connections(asker) => {
                     let context = &self.engine.context;
                     let (count, listed) = context.connections.read();
                     // The asking thread may have stopped waiting.
                     let _ = asker.send((count, listed, context.core.now_ms()));
                 }
-                DoorOrder::Close(number, how) => {
+                AcceptCommand::Close(number, how) => {
                     let mut open = self.open.borrow_mut();
                     for door in open.extract_if(.., |door| door.listener == number) {
                         door.closing.set(how);
-                        self.engine.context.core.nudge(&door.source);
+                        self.engine.context.core.mark_readable(&door.source);
                     }
                 }
             }
@@ -406,8 +406,8 @@ impl<S: Service> OpenDoors<S> {
     }
 
     /// Makes every accepting task check whether the server is draining.
-    pub(crate) fn nudge(&self) {
-        self.open.borrow().iter().for_each(|door| self.engine.context.core.nudge(&door.source));
+    pub(crate) fn mark_readable(&self) {
+        self.open.borrow().iter().for_each(|door| self.engine.context.core.mark_readable(&door.source));
     }
 
     /// Returns a counter whose references show whether any socket is still accepted from: then it has more
@@ -421,7 +421,7 @@ impl<S: Service> OpenDoors<S> {
 /// queue and releases the socket.
 async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
-    door: Door,
+    door: AcceptSocket,
     source: Rc<Source>,
     closing: Rc<Cell<Closing>>,
 ) {
@@ -496,7 +496,7 @@ enum Pause {
     Exhausted,
 }
 
-fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &Door) -> Pause {
+fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> Pause {
     let context = &engine.context;
     let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
     let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);

@@ -129,7 +129,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     };
     // No response is sent to a client that closes or breaks the connection, or is too slow.
     let ended = run(&engine, &conn, &mut wire).await;
-    conn.tell_all(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
+    conn.notify_streams(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
     // Only a client that is still reading gets the machine's last frames.
     if matches!(ended, Ok(_) | Err(Fault::Ended { .. })) {
         let _ = write(&conn, &mut wire);
@@ -398,7 +398,7 @@ impl Wire {
         match self.link.try_read(room)? {
             Some(0) => {
                 self.ended = true;
-                conn.tell_all(None);
+                conn.notify_streams(None);
                 Ok(false)
             }
             Some(len) => {

@@ -58,7 +58,7 @@ impl Context {
         self.hints_over_http1.set(set.hints_over_http1);
         self.connection_limit.max.set(ConnectionLimit::share(set.limits.connections_max, cores));
         for source in self.connection_limit.waiting.borrow_mut().drain(..) {
-            self.core.nudge(&source);
+            self.core.mark_readable(&source);
         }
     }
 }
@@ -179,7 +179,7 @@ impl Drop for ConnectionPermit {
             && !connection_limit.waiting.borrow().is_empty()
         {
             for source in connection_limit.waiting.borrow_mut().drain(..) {
-                self.context.core.nudge(&source);
+                self.context.core.mark_readable(&source);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 /// Entries with stable indices. The index of a removed entry is reused.
 #[derive(Debug)]
-pub(crate) struct ConnectionPlaces<T>(pub(crate) RefCell<PlaceTable<T>>);
+pub(crate) struct ConnectionSlab<T>(pub(crate) RefCell<PlaceTable<T>>);
 
 #[derive(Debug)]
 pub(crate) struct PlaceTable<T> {
@@ -18,13 +18,13 @@ impl<T> Default for PlaceTable<T> {
     }
 }
 
-impl<T> Default for ConnectionPlaces<T> {
+impl<T> Default for ConnectionSlab<T> {
     fn default() -> Self {
         Self(RefCell::default())
     }
 }
 
-impl<T> ConnectionPlaces<T> {
+impl<T> ConnectionSlab<T> {
     /// Adds an entry; returns its index.
     pub(crate) fn add(&self, entry: T) -> u32 {
         let mut places = self.0.borrow_mut();

@@ -103,7 +103,7 @@ fn is_fixed_by_its_sender(fields: &Fields) -> bool {
 }
 
 /// Removes or weakens the validators, which describe the original content.
-fn say_changed(fields: &mut Fields) {
+fn drop_validators(fields: &mut Fields) {
     fields.remove(b"Last-Modified");
     weaken_tag(fields);
 }
@@ -134,7 +134,7 @@ impl RequestReplacement {
             return None;
         }
         fields.remove(b"Accept-Ranges");
-        say_changed(fields);
+        drop_validators(fields);
         let left = match std::mem::replace(length, Length::Unknown) {
             Length::Known(bytes) => Some(bytes),
             Length::Unknown => None,
@@ -150,7 +150,7 @@ impl RequestReplacement {
         let is_excluded = media_type
             .is_some_and(|media_type| self.of.rules_for(request.head, Status::OK, fields, &media_type) == 0);
         if !is_excluded && !request.knows_strong_tag(fields) {
-            say_changed(fields);
+            drop_validators(fields);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::address::Peer;
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, serve_after, turn_away};
+use crate::h1::{IdleClient, serve_after, refuse_and_close};
 use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 
@@ -73,7 +73,7 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
             *handshake = TlsHandshake::new(acceptor, b"").ok();
         }
         // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
-        core.turn_for_long_work().await;
+        core.wait_for_long_turn().await;
         let client = match idle.peer() {
             Peer::Tcp(address) => Some(address.ip()),
             _ => None,
@@ -118,7 +118,7 @@ async fn refuse<S: Service>(
         idle.engine().service.handshake_failed(peer, failure);
     }
     match failure.is_http {
-        true => Box::pin(turn_away(idle, PLAIN_HTTP)).await,
+        true => Box::pin(refuse_and_close(idle, PLAIN_HTTP)).await,
         // The client gets the alert before the end.
         false => idle.link_mut().shutdown_write(),
     }

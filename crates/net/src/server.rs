@@ -14,7 +14,7 @@ use crate::connections::ConnectionList;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
-use crate::listener::{Door, DoorOrders, Listeners, OpenDoors};
+use crate::listener::{AcceptSocket, AcceptCommands, Listeners, AcceptingSockets};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};
@@ -116,7 +116,7 @@ impl Server {
         options: &Options,
         pool: &OffloadPool,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
-        doors: Vec<Door>,
+        doors: Vec<AcceptSocket>,
     ) -> io::Result<()> {
         let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
@@ -126,7 +126,7 @@ impl Server {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let core = Core::within(Clock::new(), pool, options.memory.clone())?;
             let service = service(&core)?;
-            let orders = Arc::new(DoorOrders::new(core.remote()));
+            let orders = Arc::new(AcceptCommands::new(core.remote()));
             // Fails only if the starting thread has stopped waiting.
             let _ = report.send((core.remote(), orders.clone()));
             run_core(&core, &options, (doors, &orders), service, theirs, &draining)
@@ -190,7 +190,7 @@ fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    (doors, orders): (Vec<Door>, &DoorOrders),
+    (doors, orders): (Vec<AcceptSocket>, &AcceptCommands),
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,
@@ -214,8 +214,8 @@ fn run_core<S: Service>(
         pages: service.error_pages(),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
-    core.spawn(keep_house(context.clone(), options.release_memory));
-    let open = OpenDoors::new(&engine);
+    core.spawn(release_memory_periodically(context.clone(), options.release_memory));
+    let open = AcceptingSockets::new(&engine);
     doors.into_iter().for_each(|door| open.open(door));
     let drained = Rc::new(Cell::new(None));
     core.turn_until(|| {
@@ -223,7 +223,7 @@ fn run_core<S: Service>(
         open.obey(orders);
         if draining.load(Ordering::Relaxed) && !context.draining.replace(true) {
             core.drain();
-            open.nudge();
+            open.mark_readable();
             core.spawn(drain(context.clone(), open.accepting(), drained.clone()));
         }
         drained.get().is_some()
@@ -233,7 +233,7 @@ fn run_core<S: Service>(
 }
 
 /// Releases memory after a burst: unused buffers, and what the allocator retains.
-async fn keep_house(context: Rc<Context>, release: Option<fn()>) {
+async fn release_memory_periodically(context: Rc<Context>, release: Option<fn()>) {
     let mut releases = 0;
     loop {
         context.core.sleep(HOUSE_MS).await;
@@ -253,7 +253,7 @@ async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<
     let core = &context.core;
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.get().drain_ms;
-    // The references here and in [`OpenDoors`] are not sockets.
+    // The references here and in [`AcceptingSockets`] are not sockets.
     while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent_ms = core.now_ms() - began_ms;
         if spent_ms >= drain_ms {

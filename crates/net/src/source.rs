@@ -18,7 +18,7 @@ pub(crate) const ABORTED: u8 = 16;
 /// Represents the absence of a task.
 pub(crate) const NO_TASK: u32 = u32::MAX;
 /// In place of a task's number: the waker of a combinator waits, which the core stores.
-pub(crate) const FOREIGN: u32 = u32::MAX - 1;
+pub(crate) const EXTERNAL_WAKER: u32 = u32::MAX - 1;
 
 /// An event source: the readiness of one descriptor, set by the reactor, or of one stream of a multiplexed
 /// connection, set by the connection's task. Shared by its owner and the reactor's table.

@@ -27,7 +27,7 @@ pub(crate) enum ReplyState {
     /// The response is complete.
     Done,
     /// The handler has named a file, or its error is replaced by a page; its further output is dropped.
-    Elsewhere,
+    Suppressed,
 }
 
 /// Treatment of a handler's error response.
@@ -180,7 +180,7 @@ impl RequestState {
     pub(crate) fn take(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
         let size = match self.reply {
             ReplyState::Body(size) => size,
-            ReplyState::Elsewhere => return Ok(None),
+            ReplyState::Suppressed => return Ok(None),
             ReplyState::Unsent | ReplyState::Done => {
                 return Err(Fault::Broken("body written outside a response"));
             }
@@ -203,8 +203,8 @@ impl RequestState {
                 self.reply = ReplyState::Unsent;
                 Err(Fault::Broken("no response"))
             }
-            ReplyState::Elsewhere => {
-                self.reply = ReplyState::Elsewhere;
+            ReplyState::Suppressed => {
+                self.reply = ReplyState::Suppressed;
                 Ok(())
             }
             ReplyState::Body(_) | ReplyState::Done => Ok(()),

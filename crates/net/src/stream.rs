@@ -216,7 +216,7 @@ impl Stream {
     pub fn is_quiet(&self) -> bool {
         match &self.transport {
             Transport::Socket(socket) => {
-                let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK);
+                let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
                 matches!(peeked, Err(Errno::AGAIN))
             }
             #[cfg(test)]

@@ -36,7 +36,9 @@ fn every_command_is_one_of_the_program() {
             let line = line[..end].trim();
             // What comes before `--help` is looked at before the help is shown, and nothing is done.
             let mut command = komainu();
-            command.args(words(line)).arg("--help").stdin(std::process::Stdio::null());
+            // Behind `--` it would be one of the arguments of another program.
+            let own = line.split(" -- ").next().unwrap_or(line);
+            command.args(words(own)).arg("--help").stdin(std::process::Stdio::null());
             let mut child = command
                 .stdout(std::process::Stdio::piped())
                 .stderr(std::process::Stdio::piped())

@@ -433,7 +433,11 @@ pub fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "closed in {:?}", String::from_utf8_lossy(&bytes));
+        // A process that was stopped for a moment is interrupted here.
+        match stream.read(&mut byte) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => assert_eq!(read.unwrap(), 1, "closed in {:?}", String::from_utf8_lossy(&bytes)),
+        }
         bytes.push(byte[0]);
     }
     let mut answer = Answer::parse(bytes);

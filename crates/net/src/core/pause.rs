@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-use super::{Core, Sleeper};
+use super::{Core, TimerWaiter};
 use crate::source::Source;
 
 impl Core {
@@ -50,8 +50,8 @@ impl Core {
                 return Poll::Ready(());
             }
             let sleeper = match self.is_own(cx) {
-                true => Sleeper::Task(self.current()),
-                false => Sleeper::Foreign(cx.waker().clone()),
+                true => TimerWaiter::Task(self.current()),
+                false => TimerWaiter::Foreign(cx.waker().clone()),
             };
             self.0.timers.borrow_mut().insert(timer.key, sleeper);
             Poll::Pending
@@ -81,7 +81,7 @@ impl Core {
     pub(crate) fn raise_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
-        self.0.timers.borrow_mut().insert((at_ms, number), Sleeper::Source(source.token, bits));
+        self.0.timers.borrow_mut().insert((at_ms, number), TimerWaiter::Source(source.token, bits));
         SourceTimer { core: self.clone(), key: (at_ms, number) }
     }
 }
@@ -91,7 +91,7 @@ impl Core {
     /// signature. Each turn of the core runs one such task, in order of arrival; between two of them, the
     /// kernel is polled and ready tasks run. A request on another connection is therefore delayed by at most
     /// one signature, however many clients begin handshakes at once.
-    pub(crate) async fn turn_for_long_work(&self) {
+    pub(crate) async fn wait_for_long_turn(&self) {
         let place = self.0.long_turns.get() + self.0.long.borrow().len() as u64;
         self.0.long.borrow_mut().push_back(self.current());
         poll_fn(|_| match self.0.long_turns.get() > place {

@@ -145,7 +145,7 @@ fn a_nudge_runs_nobody_within_the_call() {
         waiter.write("nudged");
     });
     core.run_ready();
-    core.nudge(&source);
+    core.mark_readable(&source);
     assert_eq!(diary.read().len(), 0);
     core.run_ready();
     assert_eq!(diary.read(), ["nudged"]);
@@ -169,9 +169,9 @@ fn events_of_a_closed_source_reach_nobody() {
 }
 
 /// A task that parks again whenever it is woken.
-struct Sleeper(Rc<Source>, Core, Diary, Option<u64>);
+struct TimerWaiter(Rc<Source>, Core, Diary, Option<u64>);
 
-impl IdleTask for Sleeper {
+impl IdleTask for TimerWaiter {
     fn resume(self: Box<Self>) -> TaskFuture {
         Box::pin(async move {
             self.2.write("woken");
@@ -191,7 +191,7 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
     let (core, diary) = (core(), Diary::default());
     let source = core.add_source();
     source.set_deadline(core.now_ms() + 5_000);
-    core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
+    core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!((diary.read().len(), core.running()), (0, 0));
     core.deliver(source.token, READ);
@@ -210,7 +210,7 @@ fn news_that_came_before_parking_is_not_lost() {
     let (core, diary) = (core(), Diary::default());
     let source = core.add_source();
     core.deliver(source.token, READ);
-    core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), None)));
+    core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!(diary.read(), ["woken"]);
     core.abandon();
@@ -223,7 +223,7 @@ fn the_longest_idle_are_closed_first() {
         .into_iter()
         .map(|since_ms| {
             let source = core.add_source();
-            core.park(&source, Box::new(Sleeper(source.clone(), core.clone(), diary.clone(), since_ms)));
+            core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), since_ms)));
             source
         })
         .collect();
@@ -374,9 +374,9 @@ fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
     for _ in 0..3 {
         let (handle, diary) = (core.clone(), diary.clone());
         core.spawn(async move {
-            handle.turn_for_long_work().await;
+            handle.wait_for_long_turn().await;
             diary.write("long");
-            handle.turn_for_long_work().await;
+            handle.wait_for_long_turn().await;
             diary.write("long again");
         });
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Core, Sleeper, TICK_TOKEN, Task};
+use super::{Core, TimerWaiter, TICK_TOKEN, Task};
 use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
@@ -73,7 +73,7 @@ impl Core {
         self.run_long();
     }
 
-    /// Runs one task of [`Core::turn_for_long_work`].
+    /// Runs one task of [`Core::wait_for_long_turn`].
     fn run_long(&self) {
         let Some(task) = self.0.long.borrow_mut().pop_front() else { return };
         self.0.long_turns.set(self.0.long_turns.get() + 1);
@@ -107,9 +107,9 @@ impl Core {
         let now_ms = self.now_ms();
         while let Some(sleeper) = self.pop_timer(now_ms) {
             match sleeper {
-                Sleeper::Task(task) => self.run(task),
-                Sleeper::Foreign(waker) => waker.wake(),
-                Sleeper::Source(token, bits) => self.deliver(token, bits),
+                TimerWaiter::Task(task) => self.run(task),
+                TimerWaiter::Foreign(waker) => waker.wake(),
+                TimerWaiter::Source(token, bits) => self.deliver(token, bits),
             }
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
@@ -129,7 +129,7 @@ impl Core {
         }
     }
 
-    fn pop_timer(&self, now_ms: u64) -> Option<Sleeper> {
+    fn pop_timer(&self, now_ms: u64) -> Option<TimerWaiter> {
         let mut timers = self.0.timers.borrow_mut();
         let first = timers.first_entry()?;
         (first.key().0 <= now_ms).then(|| first.remove())

@@ -213,7 +213,7 @@ impl MuxConn {
     }
 
     /// Notifies all streams that the connection has ended, or (`None`) that the peer sends no more.
-    pub(crate) fn tell_all(&self, gone: Option<CutReason>) {
+    pub(crate) fn notify_streams(&self, gone: Option<CutReason>) {
         for stream in self.streams.borrow().values() {
             if let Some(why) = gone {
                 stream.cut(why);

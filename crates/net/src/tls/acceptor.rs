@@ -178,7 +178,7 @@ struct SiteTable {
 }
 
 struct SiteTls {
-    presented: Presented,
+    presented: SiteCertificates,
     config: Arc<ServerConfig>,
     /// `config` with the client's order of cipher suites.
     client_order: Arc<ServerConfig>,
@@ -189,7 +189,7 @@ struct SiteTls {
 
 /// The certificates of a site.
 #[derive(Clone, Debug)]
-struct Presented {
+struct SiteCertificates {
     certificates: Arc<[ServerCertificate]>,
     store: Option<CertificateStore>,
 }
@@ -306,7 +306,7 @@ impl Shared {
         let store = &self.store;
         let site = |site: TlsSite| {
             let digest = site.client.as_ref().map_or_else(Vec::new, ClientCertificates::digest);
-            let presented = Presented {
+            let presented = SiteCertificates {
                 certificates: site.certificates.into(),
                 store: site.automatic.then(|| store.clone()),
             };
@@ -397,7 +397,7 @@ fn config(
     Ok((config, verifier))
 }
 
-impl Presented {
+impl SiteCertificates {
     /// Returns the certificate for a name, preferably one that covers it, among those whose signature
     /// algorithm the client supports.
     fn choose(&self, name: &str, schemes: &[SignatureScheme]) -> Result<ServerCertificate, NotAdmitted> {
@@ -415,7 +415,7 @@ impl Presented {
     }
 }
 
-impl ResolvesServerCert for Presented {
+impl ResolvesServerCert for SiteCertificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         // For a client without server name, `admit` has already chosen the certificate.
         self.choose(hello.server_name()?, hello.signature_schemes()).ok().map(|chosen| chosen.certified_key())

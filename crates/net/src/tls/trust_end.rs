@@ -34,7 +34,7 @@ impl ClientTrust {
         site: &ServerConfig,
         resolver: Arc<dyn ResolvesServerCert>,
     ) -> Option<ServerConfig> {
-        let end = TrustEnd::default();
+        let end = ClientCertExpiry::default();
         let builder = ServerConfig::builder_with_provider(site.crypto_provider().clone());
         // Accepted before, when the site was set up.
         let builder = builder.with_protocol_versions(self.versions).ok()?;
@@ -51,19 +51,19 @@ impl ClientTrust {
 
 /// Time at which the first certificate of a connection's client expires, in seconds since 1970.
 #[derive(Clone)]
-struct TrustEnd(Arc<AtomicU64>);
+struct ClientCertExpiry(Arc<AtomicU64>);
 
-impl Default for TrustEnd {
+impl Default for ClientCertExpiry {
     /// The value for clients without certificates.
-    fn default() -> TrustEnd {
-        TrustEnd(Arc::new(AtomicU64::new(u64::MAX)))
+    fn default() -> ClientCertExpiry {
+        ClientCertExpiry(Arc::new(AtomicU64::new(u64::MAX)))
     }
 }
 
 /// Verifies client certificates and stores the earliest expiry.
 struct TimedVerifier {
     verifier: Arc<dyn ClientCertVerifier>,
-    end: TrustEnd,
+    end: ClientCertExpiry,
 }
 
 /// Returns the expiry of a certificate; 0 if it cannot be parsed.
@@ -133,7 +133,7 @@ impl fmt::Debug for TimedVerifier {
 /// Adds the expiry of the client's certificates to tickets, and refuses expired ones.
 struct TimedTickets {
     tickets: Arc<dyn ProducesTickets>,
-    end: TrustEnd,
+    end: ClientCertExpiry,
 }
 
 impl ProducesTickets for TimedTickets {
