@@ -36,8 +36,8 @@ fn now_s() -> u64 {
 
 const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both";
 
-/// Purges responses: `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`, and optionally `"soft":
-/// true`.
+/// Purges responses. The document is `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`; `"soft":
+/// true` may be added.
 fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
     let text = |name: &str| document[name].as_str();
     let url = |text: &str| key::normal_url(text).ok_or_else(|| error(format!("{text} {NO_URL}")));

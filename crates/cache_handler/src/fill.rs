@@ -418,7 +418,7 @@ fn is_of_same_version(stored: &Fields, update: &Fields) -> bool {
 
 impl Drop for FillSink {
     fn drop(&mut self) {
-        // Only effective if the server stops or the task has panicked.
+        // No effect unless the server stops or the task has panicked.
         self.conclude(false);
     }
 }

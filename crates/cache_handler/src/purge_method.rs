@@ -142,8 +142,10 @@ impl PurgeAccess {
         x.reply(Status::OK, &fields, body.as_bytes()).await
     }
 
+    /// Checks whether a request may purge.
+    ///
     /// # Errors
-    /// Why the request may not purge, for the log.
+    /// The reason why it may not, for the log.
     fn admits(&self, request: &Request<'_>) -> Result<(), &'static str> {
         let client = request.client();
         if self.from.as_ref().is_some_and(|from| !from.contains(client.address)) {

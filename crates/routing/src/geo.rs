@@ -12,8 +12,8 @@ use process::config_files::ConfigFiles;
 
 /// Maximum size of a database, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Number of records that are checked before a database is used: they must be readable, and at least one must
-/// have a country.
+/// Maximum number of records that are checked before a database is used: they must be readable, and at least
+/// one must have a country.
 const LOOKED_AT_MAX: usize = 10_000;
 
 /// Paths of the country code in a record, in order of preference: the first two of MaxMind and DB-IP, the
@@ -33,8 +33,8 @@ pub struct CountryDatabase {
 }
 
 impl CountryDatabase {
-    /// Opens the database of a configuration, if it has one. If `before` has the same path, it is kept if the
-    /// file has not changed, or cannot be used any more; the latter is logged.
+    /// Opens the database of a configuration, if it has one. A database `before` with the same path is kept
+    /// if the file has not changed, or if it can no longer be used, which is logged.
     ///
     /// # Errors
     /// The file cannot be read or has no countries; the message names it.

@@ -25,8 +25,8 @@ pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no
 pub(crate) const NOT_INTERNAL: &str =
     "a route that is not internal answers the path that the application names";
 
-/// Checks that an internal route applies before it sends a file. Those of its site have been applied to the
-/// request.
+/// Access checks of an internal route, applied before it sends a file. Those of its site have been applied to
+/// the request.
 pub struct RouteGuards {
     /// Clients that are allowed to receive the file.
     pub client_access: ClientAccess,

@@ -16,7 +16,8 @@ pub struct SiteHttps {
 const ACME_PATH: &[u8] = HttpChallenges::PATH.as_bytes();
 
 impl SiteHttps {
-    /// Returns the HTTPS URL to which a request without TLS is redirected.
+    /// Returns the HTTPS URL to which a request without TLS is redirected. `None` if the request is not
+    /// redirected.
     pub fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let port = self.redirect_port?;
         let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
@@ -37,8 +38,8 @@ impl SiteHttps {
         Some(location)
     }
 
-    /// Returns the reason to refuse a request whose connection was not made under exactly the site's client
-    /// certificate policy. A connection without TLS has policy 0, even if a trusted proxy reports TLS.
+    /// Returns the reason to refuse a request; `None` if its connection was made under exactly the site's
+    /// client certificate policy. A connection without TLS has policy 0, even if a trusted proxy reports TLS.
     pub fn misdirected(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
         let policy = request.tls().map_or(0, |session| session.policy);
         match request.tls() {

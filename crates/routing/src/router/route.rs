@@ -122,8 +122,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Whether no step checks, changes or delays a request before the handler, and none processes its
-    /// response specially.
+    /// Whether the route only has a handler: no step checks, changes or delays requests, and responses are
+    /// processed only by edits and compression.
     pub fn stands_alone(&self) -> bool {
         // All fields are listed, so that adding one requires a decision here.
         let Route {

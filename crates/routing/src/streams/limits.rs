@@ -9,7 +9,7 @@ use net::{MemoryBudget, Peer};
 
 /// Maximum clients counted for each stream.
 const CLIENTS_MAX: usize = 200_000;
-/// Low bits of an IPv6 address that are ignored, because one client has all of their values.
+/// Low bits of an IPv6 address that are ignored: all addresses of a /64 network count as one client.
 const HOST_BITS: u32 = 64;
 
 /// Connection limits of a stream.

@@ -171,7 +171,8 @@ impl CrawlerRule {
         trapped.contains(key, now_ns)
     }
 
-    /// Counts a page. Returns the time until it would be admitted, in nanoseconds, if the limit is exceeded.
+    /// Counts a page. An asset refunds one page instead, because browsers load the assets of the pages they
+    /// open. Returns the time until the page would be admitted, in nanoseconds, if the limit is exceeded.
     fn exceeds(&self, request: &Request<'_>, now_ns: u64) -> Option<u64> {
         let (limiter, Some(opened)) = (&self.shared.limiter, &self.shared.opened) else { return None };
         if !matches!(request.method(), Method::Get | Method::Head) {

@@ -14,7 +14,7 @@ use telemetry::families::LimitMetrics;
 
 /// Maximum clients counted. Each takes 34 bytes, less than its connections.
 const CLIENTS_MAX: usize = 200_000;
-/// Low bits of an IPv6 address that are ignored, because one client has all of their values.
+/// Low bits of an IPv6 address that are ignored: all addresses of a /64 network count as one client.
 const HOST_BITS: u32 = 64;
 
 /// Connection counts of all clients.
