@@ -1,8 +1,9 @@
 //! The cache in front of a handler: serves stored responses, and fetches others from the handler for all
 //! requests that wait for them.
 //!
-//! A response that may be stored is fetched by a request without a client (`net::DetachedRequest`), so it
-//! arrives at the origin's pace regardless of slow clients. Other responses are served as without a cache.
+//! A response that may be stored is fetched by a request without a client (`net::DetachedRequest`): it
+//! arrives at the origin's pace, for all waiting requests and for the store. Other responses are served as
+//! without a cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -53,7 +54,7 @@ pub struct RouteCache {
     pub compresses: bool,
     /// Compression dictionaries, if the route uses them.
     pub dictionaries: Option<Rc<DictionaryTransport>>,
-    /// Access control of `PURGE`; `None` disables the method.
+    /// Access control of `PURGE`. With `None`, such requests go to the origin.
     pub purge: Option<Rc<PurgeAccess>>,
 }
 
