@@ -1,4 +1,4 @@
-//! Stored responses as clients get them compressed: in a coding that is made once and kept beside the content, or with the
+//! Compression of stored responses: with a coding whose result is kept next to the content, or with a
 //! dictionary that the client has.
 
 use std::sync::Arc;
@@ -10,21 +10,23 @@ use net::{DeltaStart, DictionaryTransport, Exchange, Pressure, coded_fields, dic
 
 use crate::fill::hashed;
 
-/// The longest content that is compressed to be kept; longer ones are compressed while they are sent.
+/// Maximum length of content whose compressed form is kept, in bytes. Longer content is compressed while it
+/// is sent.
 const CONTENT_BYTES_MAX: u64 = 8 << 20;
 
-/// What compression changes in a stored response.
+/// Parts of a stored response that compression replaces.
 #[derive(Default)]
 pub(crate) struct CodedResponse {
-    /// The fields in place of its own.
+    /// Fields that replace those of the stored response.
     pub(crate) fields: Option<Fields>,
-    /// The content in place of its own.
+    /// Content that replaces the stored one.
     pub(crate) body: Option<Arc<[u8]>>,
-    /// The value of `Use-As-Dictionary`.
+    /// Value of `Use-As-Dictionary`.
     pub(crate) dictionary: Option<Vec<u8>>,
 }
 
-/// How this client gets a stored response. `key` is what it is stored under.
+/// Returns the compressed form of a stored response for this client. `key` returns the key under which the
+/// response is stored.
 pub(crate) async fn coded(
     cache: &Arc<Cache>,
     transport: Option<&DictionaryTransport>,
@@ -51,8 +53,8 @@ pub(crate) async fn coded(
     response
 }
 
-/// The content in the coding that the client likes best; `shown` are its fields then. `None` where it is sent as it is, or
-/// compressed while it is sent.
+/// Returns the content in the client's preferred coding and sets `shown` to its fields. `None` if the content
+/// is sent uncompressed, or compressed while it is sent.
 async fn compressed(
     cache: &Arc<Cache>,
     x: &Exchange<'_>,
@@ -73,7 +75,7 @@ async fn compressed(
             if length <= CONTENT_BYTES_MAX && x.core().memory().pressure() < Pressure::High =>
         {
             let (cache, body, key) = (cache.clone(), object.body.clone(), key()?);
-            // It is kept for others even if this client disconnects.
+            // Kept for other requests even if this client disconnects.
             let make = move || {
                 let content = body.to_pieces().ok()?.concat();
                 let made = coding::compress(coding, effort, &content).ok()?;
@@ -89,12 +91,12 @@ async fn compressed(
     Some(body)
 }
 
-/// Whether content is sent: the client does not have it already.
+/// Whether the whole content is sent: the client's copy is not current.
 fn is_sent(x: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
     answer::select(x.request().head(), status, fields, None) == Selected::Whole
 }
 
-/// A stored response, and the dictionaries of its route.
+/// A stored response and the compression dictionaries of its route.
 struct StoredDelta<'d, 'x> {
     transport: &'d DictionaryTransport,
     x: &'d Exchange<'x>,
@@ -102,13 +104,14 @@ struct StoredDelta<'d, 'x> {
 }
 
 impl StoredDelta<'_, '_> {
-    /// The value of `Use-As-Dictionary`, where clients keep the response: the content is remembered then.
+    /// Returns the value of `Use-As-Dictionary` if clients may keep the response as a dictionary, and keeps
+    /// its content as one.
     async fn keep(&self, shown: &Fields) -> Option<Vec<u8>> {
         let fields = self.x.edited(shown);
         let used = self.transport.use_of(&self.x.request(), self.object.status, &fields)?;
         let until_s = self.x.core().unix_s() + used.lifetime_s;
         if let Some(hash) = self.object.body.hash() {
-            // What was forgotten is remembered with the next version.
+            // A dictionary that has been evicted is added again with its next version.
             let _ = self.transport.touch(&self.x.request(), &hash, until_s);
         } else if self.x.core().memory().pressure() < Pressure::High
             && let Some(content) = self.hashed().await
@@ -118,7 +121,7 @@ impl StoredDelta<'_, '_> {
         Some(used.value)
     }
 
-    /// Fields and content compressed with the client's dictionary.
+    /// Returns the fields, and the content compressed with the client's dictionary.
     async fn body(&self, shown: &Fields) -> Option<(Fields, Arc<[u8]>)> {
         let choice = {
             let (request, fields) = (self.x.request(), self.x.edited(shown));

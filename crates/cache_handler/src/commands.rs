@@ -1,5 +1,5 @@
-//! What `komainu cache purge|stats|why` asks of a running server, by its control socket: `cache purge DOCUMENT`, `cache stats` and
-//! `cache why DOCUMENT`, each with one JSON document as its answer.
+//! Control socket commands of `komainu cache purge|stats|why`: `cache purge DOCUMENT`, `cache stats` and
+//! `cache why DOCUMENT`, each answered with one JSON document.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::urls::{self, NamedRequest, NamedRules};
 
-/// Does what a line says after `cache `; the document for who sent it.
+/// Executes the command that follows `cache ` in a line. Returns the document to answer with.
 pub fn obey(line: &str, cache: Option<&Arc<Cache>>, config: &Config) -> Value {
     let Some(cache) = cache else { return error("the server has no cache: no route has `cache`") };
     let (command, document) = line.split_once(' ').unwrap_or((line, "{}"));
@@ -36,12 +36,13 @@ fn now_s() -> u64 {
 
 const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both";
 
-/// `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`, and `"soft": true`.
+/// Purges responses. The document is `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`; `"soft":
+/// true` may be added.
 fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
     let text = |name: &str| document[name].as_str();
     let url = |text: &str| key::normal_url(text).ok_or_else(|| error(format!("{text} {NO_URL}")));
     let purge = match (text("url"), text("prefix"), text("tag"), document["all"].as_bool()) {
-        // In each form that the rules of its routes may give it in a key.
+        // In all forms that the rules of its routes may give the URL in a key.
         (Some(text), ..) => {
             url(text).map(|url| urls::key_urls(config, cache, &url).into_iter().map(Purge::Exact).collect())
         }
@@ -81,7 +82,7 @@ fn stats(cache: &Cache) -> Value {
         "stored": stored,
         "replaced": replaced,
         "removed": removed,
-        // What was stored and is nowhere else has left to make room.
+        // Responses that were neither replaced nor removed and are no longer stored have been evicted.
         "evicted": stored.saturating_sub(replaced + removed + objects),
         "purges": value(&counters.purges),
         "purged": value(&counters.purged),
@@ -95,7 +96,7 @@ fn stats(cache: &Cache) -> Value {
     })
 }
 
-/// `{ "url": text, "fields": ["Name: value", …] }`.
+/// Explains how a request is cached: `{ "url": text, "fields": ["Name: value", …] }`.
 fn why(cache: &Cache, config: &Config, document: &Value) -> Value {
     let text = document["url"].as_str().unwrap_or_default();
     let Some(url) = key::normal_url(text) else { return error(format!("{text} {NO_URL}")) };

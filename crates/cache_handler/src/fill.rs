@@ -1,5 +1,5 @@
-//! What becomes of a response that was asked for the cache: it is stored, passed to those who wait, or a stored one takes its
-//! place.
+//! Receiving a response for the cache: it is stored and passed to the waiting requests, or a stored response
+//! is used instead.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,12 +17,12 @@ use net::{Core, DetachedRequest, DictionarySource, DictionaryTransport, Pressure
 
 use crate::rules::{CacheRules, MatchedRules};
 
-/// Takes the response of the origin.
+/// Receives the origin's response for a fill.
 pub(crate) struct FillSink {
     cache: Arc<Cache>,
     rules: Rc<CacheRules>,
     matched: MatchedRules,
-    /// What the key was made by, where a response has stated it.
+    /// Rule by which the query in the key was normalized, if a response has stated one.
     search: Option<Arc<SearchRule>>,
     fill: Arc<Fill>,
     core: Core,
@@ -31,20 +31,22 @@ pub(crate) struct FillSink {
     bytes: Vec<u8>,
     facts: RequestFacts,
     stale: Option<Arc<Object>>,
-    /// Whether the response is for clients of all codings.
+    /// Whether the response answers requests with any `Accept-Encoding`, because it is compressed by this
+    /// server.
     is_for_all_codings: bool,
-    /// Where clients keep the response as a dictionary: from where.
+    /// Compression dictionaries and the source of this response, if clients may keep it as a dictionary.
     dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
     asked_s: u64,
-    /// What is stored at the end.
+    /// Response to store once its content is complete.
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
-    /// Its content, where it is large.
+    /// Content to store, copied to the memory file if it is large.
     filed: RefCell<Option<StoredBody>>,
-    /// The content is a file that an application has named: how old that is says nothing of the response.
+    /// Whether the content is a file named by an application, whose modification time says nothing about the
+    /// response.
     is_named_file: Cell<bool>,
-    /// Other clients must not get the response.
+    /// Whether the response must not be stored.
     is_unstorable: Cell<bool>,
-    /// A stored response is the answer: nothing more of this one is wanted.
+    /// Whether a stored response is the answer, so that the rest of this one is ignored.
     is_answered: Cell<bool>,
     is_concluded: Cell<bool>,
 }
@@ -83,8 +85,8 @@ impl FillSink {
         }
     }
 
-    /// The same for a request that accepts no coding, as its response is compressed here, and for a response that clients may
-    /// keep as a dictionary.
+    /// Sets whether the response is compressed by this server, and the dictionary source if clients may keep
+    /// the response as a dictionary.
     pub(crate) fn with_codings(
         mut self,
         is_for_all_codings: bool,
@@ -95,7 +97,8 @@ impl FillSink {
         self
     }
 
-    /// The content is complete: a large one that is to be stored is copied by another thread to where it is sent from.
+    /// Copies large content that is to be stored to the memory file, on another thread. Called when the
+    /// content is complete.
     pub(crate) async fn file_content(&self) {
         let is_pending = self.pending.borrow().is_some();
         let body = self.fill.body().filter(|body| is_pending && body.len() >= FILED_BYTES_MIN);
@@ -106,7 +109,7 @@ impl FillSink {
         }
     }
 
-    /// The response is complete, or will never be.
+    /// Ends the fill: stores the response if it is complete (`is_whole`), otherwise fails.
     pub(crate) fn conclude(&self, is_whole: bool) {
         if self.is_concluded.replace(true) {
             return;
@@ -119,7 +122,7 @@ impl FillSink {
                 }
                 if let Some(body) = filed.or_else(|| self.fill.body()) {
                     let object = Object::new(status, fields, body, variant, freshness);
-                    // What was purged meanwhile still answers those who waited.
+                    // Waiting requests use the object even if it has been purged meanwhile.
                     let object = self.cache.counted(object);
                     self.fill.belongs_to(object.clone());
                     self.store(object);
@@ -128,7 +131,7 @@ impl FillSink {
             (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
             _ => {}
         }
-        // Stored first: nobody may find neither.
+        // After storing, so that every request finds either the fill or the stored response.
         self.cache.leave(&self.fill);
         if is_whole { self.fill.finish() } else { self.fill.fail() }
     }
@@ -143,7 +146,8 @@ impl FillSink {
         });
     }
 
-    /// Remembers the content where clients keep it as a dictionary: nobody may ask for it again before its next version comes.
+    /// Keeps the content as a dictionary if clients do: it may not be requested again before its next version
+    /// needs it.
     fn remember(&self, object: &Object) {
         let is_kept = object.status == Status::OK
             && object.body.len() <= coding::DICTIONARY_BYTES_MAX as u64
@@ -157,7 +161,8 @@ impl FillSink {
         });
     }
 
-    /// Remembers that the response is not stored. The stored response that it was to renew is withdrawn by it.
+    /// Records that the response is not stored. If it shows that the stored response being validated is
+    /// outdated, that one is invalidated.
     fn refuse(&self, status: Status, why: NotStored, now_s: u64) {
         if self.stale.is_some() && withdraws(status, why) {
             self.cache.invalidate(self.fill.key(), now_s);
@@ -167,7 +172,7 @@ impl FillSink {
         }
     }
 
-    /// For `komainu cache why`.
+    /// Records the outcome for `komainu cache why`.
     fn note(&self, outcome: Outcome) {
         self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
     }
@@ -176,11 +181,11 @@ impl FillSink {
         ResponseTimes { asked_s: self.asked_s, answered_s: self.core.unix_s() }
     }
 
-    /// The stored response is valid.
+    /// Handles a 304: updates the stored response and answers with it.
     fn refresh(&self, stale: &Object, update: &Fields) {
         let times = self.times();
         if !is_of_same_version(stale.shown_fields(), update) {
-            // The stored content is not what the origin means (RFC 9111 section 4.3.4).
+            // The 304 refers to a version other than the stored one (RFC 9111 section 4.3.4).
             self.cache.invalidate(self.fill.key(), times.answered_s);
             self.fill.fail();
             return;
@@ -199,11 +204,11 @@ impl FillSink {
                 let stored = object(fields, variant.clone(), freshness);
                 self.store(stored.clone());
                 let own = if has_own { object(own, variant, freshness) } else { stored.clone() };
-                // Those who wait would have to ask whether it is still valid.
+                // If it is not fresh, waiting requests have to validate it themselves.
                 (own, Some(stored).filter(|_| freshness.is_fresh(times.answered_s)))
             }
             Err(why) => {
-                // It is valid for the request that asked, and not to be stored any longer.
+                // Valid for the request that asked, but no longer stored.
                 let freshness =
                     Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
                 self.cache.invalidate(self.fill.key(), times.answered_s);
@@ -214,7 +219,7 @@ impl FillSink {
         self.fill.serve_stored(own, shared, Validated::NotModified);
     }
 
-    /// The stored response takes the place of an error, where it may.
+    /// Answers with the stored response instead of an error if it may be used. Returns whether it was.
     fn serve_stale(&self, status: Status, is_own_error: bool) -> bool {
         let Some(stale) = self.stale.as_ref().filter(|_| matches!(status.code(), 500 | 502..=504)) else {
             return false;
@@ -236,10 +241,10 @@ impl FillSink {
         }
     }
 
-    /// Which requests the response answers.
+    /// Returns the variant of the response: the requests that it answers.
     fn variant(&self, fields: &Fields, policy: &Policy) -> Result<RequestVariant, VaryFault> {
         let mut key = self.rules.variant_fields(self.matched);
-        // An origin that repeats `Origin` depends on it, whether or not it says so.
+        // A response that repeats the request's `Origin` depends on it, even if `Vary` does not say so.
         let allowed = fields.first(b"access-control-allow-origin");
         let is_origin = |field: &&http::Field| field.name.of(&self.bytes).eq_ignore_ascii_case(b"origin");
         if let Some(origin) = self.head.fields.iter().find(is_origin)
@@ -285,7 +290,8 @@ impl FillSink {
 
 impl ResponseSink for FillSink {
     fn inform(&self, status: Status, fields: Fields) {
-        // Whether the response is for others too is not known yet: what may be personal is for the request that asked alone.
+        // It is not known yet whether the response may be shared: with credentials or cookies, interim
+        // responses go only to the request that fetches it.
         let is_shared = !self.facts.is_authorized && !self.facts.has_cookies;
         self.fill.inform(InterimResponse { status, fields }, is_shared);
     }
@@ -313,7 +319,7 @@ impl ResponseSink for FillSink {
         };
         let is_shared = match &outcome {
             Ok((_, freshness)) => freshness.is_fresh(now_s),
-            // Those who wait would get the same.
+            // Waiting requests would get the same error.
             Err(_) => is_own_error && !self.is_unstorable.get(),
         };
         if let Err(why) = &outcome {
@@ -355,7 +361,7 @@ impl ResponseSink for FillSink {
         if !self.fill.is_kept()
             && let Some((status, ..)) = self.pending.take()
         {
-            // It did not say so before. Further requests ask for themselves.
+            // The length was not announced. Further requests go to the origin individually.
             self.note(Outcome::Refused(NotStored::TooLarge));
             self.refuse(status, NotStored::TooLarge, self.core.unix_s());
         }
@@ -384,21 +390,23 @@ impl ResponseSink for FillSink {
     }
 }
 
-/// A content and its hash, which is kept with it; `None` where it cannot be read. It blocks: for threads that do not serve.
+/// Returns the content and its hash, which is also kept in `body`. `None` if it cannot be read. Blocks: must
+/// not be called on serving threads.
 pub(crate) fn hashed(body: &StoredBody) -> Option<HashedContent> {
     let content = HashedContent::new(body.to_pieces().ok()?);
     body.set_hash(content.hash);
     Some(content)
 }
 
-/// Whether a response to a conditional request that is not stored shows that the stored one is not what the origin means any longer
-/// (RFC 9111 section 4.3.3). A part, an error that may pass, and a refusal for what this one request has do not show that.
+/// Whether a response to a conditional request shows that the stored response is outdated although the new
+/// one is not stored (RFC 9111 section 4.3.3). Partial content, temporary errors and refusals that are
+/// specific to this request do not.
 fn withdraws(status: Status, why: NotStored) -> bool {
     let is_of_content = matches!(status.code(), 200..=205 | 207..=303 | 305..=399 | 404 | 410);
     is_of_content && why.is_of_url() && why != NotStored::Cookie
 }
 
-/// Whether a 304 with these fields is about the response with those: a strong validator of it must be the same.
+/// Whether a 304 with the fields `update` is about the stored response: a strong `ETag` in it must match.
 fn is_of_same_version(stored: &Fields, update: &Fields) -> bool {
     match update.first(b"etag") {
         Some(tag) if !tag.starts_with(b"W/") => stored
@@ -410,7 +418,7 @@ fn is_of_same_version(stored: &Fields, update: &Fields) -> bool {
 
 impl Drop for FillSink {
     fn drop(&mut self) {
-        // The server stops, or the task has panicked.
+        // No effect unless the server stops or the task has panicked.
         self.conclude(false);
     }
 }

@@ -1,7 +1,9 @@
-//! The cache in front of a handler: what is served from it, what is asked of the handler for it, and who waits for that.
+//! The cache in front of a handler: serves stored responses, and fetches others from the handler for all
+//! requests that wait for them.
 //!
-//! A response that may be stored is asked for without its client (`net::DetachedRequest`): it arrives at the origin's pace, for
-//! everyone who waits for it and for the store. What cannot be stored is served as if there were no cache.
+//! A response that may be stored is fetched by a request without a client (`net::DetachedRequest`): it
+//! arrives at the origin's pace, for all waiting requests and for the store. Other responses are served as
+//! without a cache.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -24,69 +26,71 @@ use crate::responses::{send_response, send_stored, unless_left};
 use crate::rules::{CacheRules, MatchedRules};
 use steps::limit::{self, CountedRequests, RateRules};
 
-/// Bytes of a response that is not stored which are read for nothing ahead of the part that a client wants.
+/// Maximum bytes of a response that is not stored which are read and discarded before the part that a client
+/// wants.
 const SKIPPED_BYTES_MAX: u64 = 256 * 1024;
-/// Groups that one response may invalidate; further ones are left out (RFC 9875 asks for 32).
+/// Maximum groups that one response may invalidate; further ones are ignored (RFC 9875 asks for 32).
 const GROUPS_MAX: usize = 128;
 
-/// What asks the origin: the handler that the cache is in front of.
+/// Handler behind the cache: the origin.
 #[expect(async_fn_in_trait, reason = "futures stay on one core")]
 pub trait CachedHandler: 'static {
-    /// Serves without the cache.
+    /// Serves a request without the cache.
     async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault>;
 
-    /// Whether a request ends when its client leaves (`Exchange::has_left`).
+    /// Whether a request ends when its client disconnects (`Exchange::has_left`).
     fn cancels_left(&self) -> bool;
 }
 
-/// The cache of one route.
+/// Cache of one route, on one core.
 #[derive(Clone)]
 pub struct RouteCache {
-    /// The store that all cores share.
+    /// Store, shared by all cores.
     pub cache: Arc<Cache>,
-    /// The rules of the route, in order.
+    /// Rules of the route.
     pub rules: Rc<CacheRules>,
-    /// Whether this server compresses the route's responses: what is stored is not compressed, and its codings are kept beside it.
+    /// Whether this server compresses the route's responses. Stored content is then uncompressed, with its
+    /// compressed forms next to it.
     pub compresses: bool,
-    /// Dictionaries that clients have, where the route uses some.
+    /// Compression dictionaries, if the route uses them.
     pub dictionaries: Option<Rc<DictionaryTransport>>,
-    /// Who may purge by HTTP; nobody unless given.
+    /// Access control of `PURGE`. With `None`, such requests go to the origin.
     pub purge: Option<Rc<PurgeAccess>>,
 }
 
 thread_local! {
-    /// Room for the key of a request, so that a hit allocates none.
+    /// Buffer for the key of a request, so that a hit does not allocate one.
     static KEY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is done with a request that finds nothing fresh.
+/// State of a cache miss.
 struct Miss {
     key: Vec<u8>,
-    /// What its query's form in the key comes from, where a response has stated it.
+    /// Rule by which the query in the key was normalized, if a response has stated one.
     search: Option<Arc<SearchRule>>,
     matched: MatchedRules,
     why: ForwardReason,
     stale: Option<Arc<Object>>,
-    /// Whether others may wait for its response.
+    /// Whether other requests may wait for the same response.
     is_shared: bool,
-    /// Whether its response may be stored.
+    /// Whether the response may be stored.
     may_store: bool,
 }
 
-/// What the store says of a request.
+/// Result of looking up a request in the store.
 enum Lookup {
     Fresh(Arc<Object>),
-    /// Stale, and used while it is validated.
+    /// Stale, but served while it is revalidated.
     Stale(Arc<Object>, Miss),
     Miss(Miss),
 }
 
 impl RouteCache {
-    /// Serves a request from the cache, or by `origin`, which is only made where it is needed. What the cache does not answer is
-    /// counted by `rates`.
+    /// Serves a request from the cache or by the handler that `origin` creates on demand. Requests that the
+    /// cache does not answer are counted by `rates`.
     ///
     /// # Errors
-    /// The client is gone, or a response under way cannot be completed: pass it up.
+    /// The client is gone, or a response in progress cannot be completed.
     pub async fn serve<O: CachedHandler>(
         &self,
         x: &mut Exchange<'_>,
@@ -107,7 +111,7 @@ impl RouteCache {
             && miss.stale.is_none()
             && let Some(load) = self.cache.begin_load(&miss.key)
         {
-            // Boxed, as it is seldom.
+            // Boxed because it is rare.
             let loaded = Box::pin(self.load(x, load, &miss.key)).await;
             if let Ok(again) = self.look_up(&x.request(), matched, x.core().unix_s(), loaded) {
                 lookup = again;
@@ -130,12 +134,13 @@ impl RouteCache {
                 self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
             Lookup::Miss(_) if !limit::admit(rates, x, CountedRequests::Misses).await? => Ok(()),
-            // Boxed, as it is seldom, and large.
+            // Boxed because it is rare and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }
     }
 
-    /// The response on disk, which is in memory from now on.
+    /// Loads a response from disk into memory. `None` if there is none for this request, or another request
+    /// has loaded it.
     async fn load(&self, x: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
         match load {
             DiskLoad::Read(on_disk, _guard) => {
@@ -154,10 +159,10 @@ impl RouteCache {
         }
     }
 
-    /// What is stored for a request, where `loaded` was read from disk.
+    /// Looks up the stored response for a request. `loaded` has just been read from disk.
     ///
     /// # Errors
-    /// Why the cache has no part in it.
+    /// The reason why the request bypasses the cache.
     fn look_up(
         &self,
         request: &Request<'_>,
@@ -184,10 +189,10 @@ impl RouteCache {
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
             let object = object.or(loaded.as_ref());
-            // What was stored under another configuration may have been made for other requests.
+            // A response stored under another configuration may lack the key fields of the current rule.
             let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
             let object = object.filter(is_of_rule);
-            // Whoever has a session may get another page, of which nobody has said how long it is fresh.
+            // A heuristic lifetime does not apply to requests with cookies, whose pages may differ.
             let is_guessed = object.is_some_and(|object| object.freshness().is_guessed);
             if is_guessed && self.rules.has_cookies(matched, request) {
                 return Err(ForwardReason::Bypass);
@@ -210,15 +215,15 @@ impl RouteCache {
         let object = object.filter(|object| object.freshness().is_kept(now_s));
         let refusal = entry.and_then(|entry| entry.refusal(now_s));
         let is_refused = match refusal {
-            // Asking for all of it again and again would cost more than the part.
+            // Fetching the whole response each time would cost more than the part that is wanted.
             Some(NotStored::TooLarge) => true,
-            // Those without a cookie may get what can be stored.
+            // Requests without cookies may get a response that can be stored.
             Some(_) => request.field(Name::Cookie).is_some() || request.is_authorized(),
             None => false,
         };
-        // What is never fresh is validated for each request by itself: nobody may have another one's response.
+        // A response that is never fresh is validated for each request separately and never shared.
         let is_never_fresh = object.is_some_and(|object| {
-            // A soft purge takes the time that was left, not more.
+            // A soft purge ends the lifetime too, but such a response may still be shared.
             object.freshness().lifetime_s == 0 && !object.is_expired() || object.freshness().no_cache
         });
         let why = match (object, entry) {
@@ -243,13 +248,13 @@ impl RouteCache {
         }
     }
 
-    /// What the responses of a request's URL may be stored under; nothing where they cannot be.
+    /// Returns the keys under which responses for a request's URL may be stored; empty if there are none.
     fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
         let (mut keys, mut key) = (Vec::new(), Vec::new());
         if self.rules.write_key(matched, &mut key, request) {
             keys.extend(self.rules.other_keys(&key));
             if let Some(search) = self.cache.search_rules.find(&key) {
-                // What was stored before the origin said this has the whole query.
+                // Responses stored before the origin stated this rule have the whole query in their key.
                 keys.push(key.clone());
                 key::rewrite_query(&mut key, |query| search.normal(query));
             }
@@ -258,7 +263,8 @@ impl RouteCache {
         keys
     }
 
-    /// Serves without the cache; an unsafe request that succeeds removes what is stored for its URL.
+    /// Serves a request without the cache. A successful unsafe request invalidates the stored responses for
+    /// its URL.
     async fn pass(
         &self,
         x: &mut Exchange<'_>,
@@ -277,7 +283,7 @@ impl RouteCache {
         origin.serve(x).await
     }
 
-    /// Asks the origin, or waits for the response to one who does.
+    /// Fetches the response from the origin, or waits for one that is being fetched.
     async fn ask(
         &self,
         x: &mut Exchange<'_>,
@@ -300,8 +306,8 @@ impl RouteCache {
         x.notes().cache = Some(CacheOutcome::Miss);
         let common = self.common(&x.request(), miss.matched);
         let origin = Rc::new(origin);
-        // At most twice more: a request that waited for what is not for it asks for itself, and without a condition where the answer
-        // was to another one.
+        // At most two more attempts: a request that waited for a response that is not for it fetches its own,
+        // and one whose validation failed for another version drops the condition.
         for is_shared in [miss.is_shared, false, false] {
             let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
                 FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
@@ -319,11 +325,11 @@ impl RouteCache {
                 && let FillHead::Response(response) = &head
                 && is_far_in(&x.request(), response)
             {
-                // The whole is not wanted: the origin is asked for the part.
+                // Only a part far into the response is wanted, so ask the origin for that part.
                 drop((reader, head));
                 return self.pass_shared(x, &origin, miss.why).await;
             }
-            // What the origin has validated may be another version than the stored one: all of it is asked for then.
+            // If the origin has validated a version other than the stored one, fetch the whole response.
             let is_other = leads && matches!(head, FillHead::Failed) && miss.stale.take().is_some();
             let is_for_it = !is_other && (leads || is_for(&head, &x.request(), &facts));
             if !is_for_it {
@@ -344,7 +350,7 @@ impl RouteCache {
         Err(Fault::Broken("the handler gave no response"))
     }
 
-    /// Sends a stored response that the origin was asked about.
+    /// Sends a stored response after validation by the origin, or in place of an error.
     async fn send_validated(
         &self,
         x: &mut Exchange<'_>,
@@ -374,10 +380,10 @@ impl RouteCache {
         origin.serve(x).await
     }
 
-    /// Validates what is stored in the background, unless that is under way.
+    /// Revalidates the stored response in the background, unless a fetch is in progress.
     fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
         let common = self.common(&x.request(), miss.matched);
-        // Its reader is not kept: nobody waits.
+        // No request waits for the response, so the reader is dropped.
         if let FillStart::Lead(fill, reader) = self.cache.begin(&miss.key, Some(&common)) {
             reader.leave_to_background();
             let facts = self.facts(&x.request(), miss.matched);
@@ -385,7 +391,8 @@ impl RouteCache {
         }
     }
 
-    /// What requests have in common that may wait for one response, beside the URL.
+    /// Returns the properties, in addition to the key, that requests must share to wait for the same
+    /// response.
     fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
         let mut common = match self.compresses {
             true => Vec::new(),
@@ -409,7 +416,7 @@ impl RouteCache {
         facts
     }
 
-    /// Has the origin asked by a task of its own.
+    /// Spawns a task that fetches the response from the origin.
     fn spawn<O: CachedHandler>(
         &self,
         x: &Exchange<'_>,
@@ -437,7 +444,7 @@ impl RouteCache {
         });
     }
 
-    /// Sends what is stored.
+    /// Sends a stored response.
     async fn send_stored(
         &self,
         x: &mut Exchange<'_>,
@@ -456,7 +463,7 @@ impl RouteCache {
         send_stored(x, object, cache_status, &coded).await
     }
 
-    /// Sends a response while it arrives.
+    /// Sends a response while it is being received.
     async fn send_response(
         &self,
         x: &mut Exchange<'_>,
@@ -473,14 +480,15 @@ impl RouteCache {
         send_response(x, response, reader, miss.why, value.as_deref()).await
     }
 
-    /// The dictionaries that clients have of such responses: none of what may be one client's own.
+    /// Returns the compression dictionaries of the route. `None` if responses under these rules may be
+    /// personal.
     fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
         self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
     }
 }
 
-/// Passes on interim responses until there is a head. Nothing says yet whether the response is for those who wait, too: they get
-/// the links alone.
+/// Forwards interim responses until the head arrives. Requests that wait for another's response get only the
+/// `Link` fields, because it is not known yet whether the response is for them.
 async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
     while let Some(interim) = unless_left(x, cancels, |cx| reader.poll_interim(cx)).await? {
         let is_for_it = |name: &[u8]| reader.leads() || name.eq_ignore_ascii_case(b"link");
@@ -495,13 +503,13 @@ async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool)
     Ok(())
 }
 
-/// Whether a request that waited for a response may have it.
+/// Whether a response may be used for a request that waited for it.
 fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool {
     let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
     match head {
         FillHead::Response(response) => match &response.outcome {
             Ok((variant, freshness)) => may_have(freshness) && variant.answers(request.head()),
-            // An error of this server, for all.
+            // An error page of this server, which is the same for all requests.
             Err(_) => true,
         },
         FillHead::Stored(object, _) => {
@@ -511,8 +519,8 @@ fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool 
     }
 }
 
-/// Whether a request asks for a part far in a response that is too large to be stored: all that comes before would be read for
-/// nothing.
+/// Whether a request is for a part far into a response that is too large to be stored. Everything before the
+/// part would be read only to be discarded.
 fn is_far_in(request: &Request<'_>, response: &FillResponse) -> bool {
     matches!(response.outcome, Err(NotStored::TooLarge))
         && matches!(
@@ -525,11 +533,12 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Marks a response that the cache has no part in, and removes what it has made invalid (RFC 9111 section 4.4).
+/// Marks a response that bypasses the cache, and invalidates stored responses after an unsafe request (RFC
+/// 9111 section 4.4).
 struct PassTap {
-    /// What an unsafe request may change.
+    /// Cache to invalidate; `None` if the request is safe.
     changes: Option<(Arc<Cache>, Core)>,
-    /// The request's own.
+    /// Keys of the request's URL.
     keys: Vec<Vec<u8>>,
     host: Vec<u8>,
     why: ForwardReason,
@@ -555,11 +564,11 @@ impl HeadTap for PassTap {
     }
 }
 
-/// Removes what is in the groups that the response to an unsafe request names (RFC 9875).
+/// Invalidates the groups named by the response to an unsafe request (RFC 9875).
 fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
     let now_s = core.unix_s();
     for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
-        // A large group is not removed by a serving thread.
+        // A large group is invalidated by another thread.
         if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
             let (cache, pool) = (cache.clone(), core.clone());
             core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });

@@ -1,8 +1,9 @@
 //! The cache in front of a handler: requests, rules, fills and responses.
 //!
-//! It owns the way of a request through the cache. It never decides what may be stored: `cache` does.
+//! This crate owns the path of a request through the cache. It never decides itself which responses may be
+//! stored: `cache` does.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod request;
 pub mod rules;

@@ -1,6 +1,6 @@
-//! The method `PURGE`: who may use it, and what it removes.
+//! The `PURGE` method: access control, and removal of stored responses.
 //!
-//! A purge reaches the host that its request is for, and no other.
+//! A purge affects only the host of its request.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,15 +19,15 @@ use logging::notice::ErrorLog;
 use process::config_files::{ConfigFiles, purge_token_files};
 use steps::auth;
 
-/// Tags that one request may purge.
+/// Maximum tags in one request.
 const TAGS_MAX: usize = 256;
-/// Purges by tag that run or wait at one time, in the whole process: they use threads that others need too.
+/// Maximum concurrent purges by tag in the process, because they use threads that are shared with other work.
 const WAITING_MAX: usize = 64;
 
-/// Purges by tag that run or wait.
+/// Number of purges by tag that are running or queued.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// One purge that runs or waits, as long as it lives.
+/// Counts a running or queued purge until it is dropped.
 struct PurgeUnderWay;
 
 impl PurgeUnderWay {
@@ -44,12 +44,12 @@ impl Drop for PurgeUnderWay {
     }
 }
 
-/// A token, of which only a digest is kept: comparing digests takes as long whatever was guessed.
+/// Token that permits purging. Only its digest is kept, and digests are compared in constant time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurgeToken(Vec<u8>);
 
 impl PurgeToken {
-    /// Keeps a digest of `token`, not the token itself.
+    /// Creates a token from its text.
     pub fn new(token: &[u8]) -> PurgeToken {
         PurgeToken(digest(&SHA256, token).as_ref().to_vec())
     }
@@ -59,7 +59,10 @@ impl PurgeToken {
     }
 }
 
-/// The tokens in files, of those who may purge.
+/// Reads the token files of a configuration.
+///
+/// # Errors
+/// A file cannot be read or has no valid token; the message names the file.
 pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
     let mut tokens = HashMap::new();
     for path in purge_token_files(config) {
@@ -72,14 +75,14 @@ pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<
     Ok(tokens)
 }
 
-/// Who may purge.
+/// Access control of `PURGE`.
 #[derive(Clone)]
 pub struct PurgeAccess {
-    /// The token that a purge has to present.
+    /// Token that a request must present, if one is required.
     pub token: Option<PurgeToken>,
-    /// The addresses that may purge.
+    /// Addresses that are allowed to purge, if they are restricted.
     pub from: Option<Sources>,
-    /// `None` where the configuration is only checked.
+    /// `None` if the configuration is only being checked.
     pub notices: Option<ErrorLog>,
 }
 
@@ -89,7 +92,8 @@ impl PurgeAccess {
         request.method() == http::Method::Other && request.method_name() == b"PURGE"
     }
 
-    /// Answers a purge of what is stored under `keys`, the forms of one URL; where there is none, nothing can be stored.
+    /// Answers a purge. `keys` are the keys of the request's URL; if there are none, nothing can be stored
+    /// for it.
     ///
     /// # Errors
     /// The client is gone.
@@ -138,15 +142,17 @@ impl PurgeAccess {
         x.reply(Status::OK, &fields, body.as_bytes()).await
     }
 
+    /// Checks whether a request may purge.
+    ///
     /// # Errors
-    /// Why the request may not purge, for the log.
+    /// The reason why it may not, for the log.
     fn admits(&self, request: &Request<'_>) -> Result<(), &'static str> {
         let client = request.client();
         if self.from.as_ref().is_some_and(|from| !from.contains(client.address)) {
             return Err("the address is not one of `from`");
         }
         let Some(token) = &self.token else {
-            // The address of a proxy that is not trusted would stand for all its clients.
+            // All clients of an untrusted proxy have its address.
             let is_forwarded =
                 client.vouched.is_none() && request.fields().any(|(id, name, _)| is_forwarding(id, name));
             return if is_forwarded {
@@ -164,7 +170,7 @@ impl PurgeAccess {
     }
 }
 
-/// Fields that proxies add, beside all that begin with `X-Forwarded-`.
+/// Fields added by proxies, in addition to all that begin with `X-Forwarded-`.
 const FORWARDING: [&str; 12] = [
     "x-real-ip",
     "x-client-ip",
@@ -187,24 +193,24 @@ fn is_forwarding(id: Name, name: &[u8]) -> bool {
         || FORWARDING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// The token of `Authorization: Bearer TOKEN`.
+/// Returns the token of `Authorization: Bearer TOKEN`.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| http::scan::trim(token))
 }
 
-/// `Soft-Purge: 1`, as Fastly has it.
+/// Whether the request has `Soft-Purge: 1`, as supported by Fastly.
 fn is_soft(request: &Request<'_>) -> bool {
     let is_it = |name: &[u8], value: &[u8]| name.eq_ignore_ascii_case(b"soft-purge") && value == b"1";
     request.fields().any(|(_, name, value)| is_it(name, value))
 }
 
-/// What a request purges: its URL, or the tags that it names.
+/// Returns the purges of a request: the tags that it names, or else its URL.
 ///
 /// # Errors
-/// There are too many.
+/// The request has too many tags, or a tag field without tags.
 fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'static str> {
-    // By both schemes.
+    // Both schemes are purged.
     let mut urls: Vec<&[u8]> = keys.iter().map(|key| key::without_scheme(key::url(key))).collect();
     urls.sort_unstable();
     urls.dedup();
@@ -222,7 +228,7 @@ fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'stati
         }
     }
     match (is_by_tag, found.is_empty()) {
-        // The URL is not meant.
+        // A request with a tag field never purges its URL.
         (true, true) => Err("the field names no tag"),
         (true, false) => Ok(found),
         (false, _) => Ok(urls.into_iter().map(|url| Purge::Exact(url.to_vec())).collect()),

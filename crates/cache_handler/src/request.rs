@@ -1,12 +1,13 @@
-//! A request as the cache sees it: whether it may have a part in it, its key, and the request that asks the origin for it.
+//! Requests as seen by the cache: eligibility, keys, and requests to the origin.
 
 use cache::{Object, answer, key, vary};
 use http::forwarded::dialect_of;
 use http::{Name, is_twin};
 use net::{DetachedRequest, Exchange, Request};
 
-/// Fields that some applications take their URL, host, scheme or method from, or what they send, and that no key holds, by their length: a
-/// request that has one, in any spelling, is not answered from the cache, and its response is not stored. docs/cache.md has the same list.
+/// Fields that are in no key although some applications take the URL, host, scheme or method from them, or
+/// echo them; sorted by length. A request with one of them, in any spelling, bypasses the cache.
+/// docs/cache.md has the same list.
 const UNKEYED: [&str; 77] = [
     "uri",
     "url",
@@ -87,8 +88,8 @@ const UNKEYED: [&str; 77] = [
     "x-middleware-subrequest",
 ];
 
-/// Fields by which proxies say who their client is, beside those of [`dialect_of`]: they reach no origin in requests whose response may be
-/// stored, unless a trusted proxy has sent them.
+/// Fields in which proxies identify their client, in addition to those of [`dialect_of`]. They are removed
+/// from requests whose response may be stored, unless a trusted proxy has sent them.
 const OF_CLIENTS: [&str; 20] = [
     "x-client-ip",
     "client-ip",
@@ -112,10 +113,10 @@ const OF_CLIENTS: [&str; 20] = [
     "cloudfront-forwarded-proto",
 ];
 
-/// Longer names are not in [`UNKEYED`].
+/// Maximum length of the names in [`UNKEYED`].
 const UNKEYED_BYTES_MAX: usize = 32;
 
-/// Where the names of each length begin in [`UNKEYED`], and where the last ones end.
+/// Index of the first name of each length in [`UNKEYED`], and at the end the number of names.
 const UNKEYED_AT: [usize; UNKEYED_BYTES_MAX + 2] = {
     let mut at = [0; UNKEYED_BYTES_MAX + 2];
     let (mut length, mut index) = (0, 0);
@@ -131,7 +132,7 @@ const UNKEYED_AT: [usize; UNKEYED_BYTES_MAX + 2] = {
     at
 };
 
-/// Whether a field of this name is one that no key holds.
+/// Whether a field is one of [`UNKEYED`].
 fn is_unkeyed_field(name: &[u8]) -> bool {
     let Some(&[begin, end]) = UNKEYED_AT.get(name.len()..).and_then(<[usize]>::first_chunk) else {
         return false;
@@ -139,8 +140,9 @@ fn is_unkeyed_field(name: &[u8]) -> bool {
     UNKEYED[begin..end].iter().any(|one| is_twin(name, one.as_bytes()))
 }
 
-/// The request for the origin: complete and unconditional, or a question whether what is stored is valid. It accepts the client's
-/// codings where it is `with_codings`, else none: what is compressed here is stored once for all of them.
+/// Creates the request to the origin: unconditional, or conditional on the validators of `stale`. With
+/// `with_codings` it accepts the client's codings, otherwise none, because content that is compressed by this
+/// server is stored once for all codings.
 pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool) -> DetachedRequest {
     let mut request = x.detach();
     let codings = vary::accepted_codings(x.request().head());
@@ -165,40 +167,41 @@ pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool
     request
 }
 
-/// Whether its response may depend on what the key does not hold.
+/// Whether the response to a request may depend on properties that are not in the key.
 pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
-    // The origin sees the host as it is, and the key has it in lower case and without the usual port.
+    // The origin gets the host as it was sent, whereas the key has it in lower case and without the default
+    // port.
     let (host, usual_port) = (request.authority(), if request.client().secure { ":443" } else { ":80" });
     if host.iter().any(u8::is_ascii_uppercase) || host.ends_with(usual_port.as_bytes()) {
         return true;
     }
-    // An extended CONNECT has no field that says so.
+    // An extended CONNECT has no `Upgrade` field.
     let (head, bytes) = request.head();
     if head.upgrade(bytes).is_some() {
         return true;
     }
     request.fields().any(|(id, name, value)| match id {
         Name::Upgrade => true,
-        // A field that `Connection` names does not reach the origin, though key and variant would hold it.
+        // A field named by `Connection` does not reach the origin, but would be part of the key or variant.
         Name::Connection => !http::scan::list(value).all(is_usual_option),
         Name::Other => is_unkeyed_field(name),
         _ => false,
     })
 }
 
-/// Whether it is an option of `Connection` that names no field of the request itself.
+/// Whether an option of `Connection` does not name an end-to-end field of the request.
 fn is_usual_option(option: &[u8]) -> bool {
     [&b"close"[..], b"keep-alive"].iter().any(|usual| option.eq_ignore_ascii_case(usual))
         || Name::of(option).is_hop_by_hop()
 }
 
-/// Writes the key of a request with this query; false where it has none.
+/// Writes the key of a request with this query. Returns `false` if the request has none.
 pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, query: Option<&[u8]>) -> bool {
     let Ok(path) = request.encoded_path() else { return false };
     let client = request.client();
     let mut variation = Vec::new();
     if client.vouched.is_some() {
-        // A trusted proxy passes on what its clients claim, and so does this server.
+        // Such fields reach the origin, and a trusted proxy may pass on those of its clients.
         for (id, name, value) in request.fields() {
             let is_other =
                 id == Name::Other && name.len() > 12 && name[..12].eq_ignore_ascii_case(b"x-forwarded-");

@@ -1,4 +1,4 @@
-//! Responses of the cache on their way to a client: what is stored, and what arrives meanwhile.
+//! Sending responses of the cache: stored ones, and ones that are being received.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::coded::CodedResponse;
 
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
-/// Sends what is stored.
+/// Sends a stored response, in its compressed form if `coded` has one.
 pub(crate) async fn send_stored(
     x: &mut Exchange<'_>,
     object: &Object,
@@ -39,8 +39,8 @@ pub(crate) async fn send_stored(
     if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
 }
 
-/// Sends a range of what is stored: from a file in memory as any other file, so that nothing of it is held for a slow client, or from
-/// where its pieces are.
+/// Sends a range of stored content: from the memory file like any other file, so that slow clients hold no
+/// memory, or from its pieces.
 async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
     match body.place(range.clone()) {
         Some((file, place)) => x.write_memory(file, place).await,
@@ -53,18 +53,19 @@ async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -
     }
 }
 
-/// The head of a response, and what this server adds to it.
+/// Head of a response and the fields that this server adds.
 struct HeadToSend<'h> {
     status: Status,
     fields: &'h Fields,
     age_s: Option<u64>,
     cache_status: &'h str,
-    /// The value of `Use-As-Dictionary`.
+    /// Value of `Use-As-Dictionary`.
     dictionary: Option<&'h [u8]>,
 }
 
 impl HeadToSend<'_> {
-    /// Begins the response that the client gets. Returns which bytes of the content follow; `None` for none.
+    /// Begins the response selected by the request's conditions and range. Returns the range of the content
+    /// to send, or `None` if there is none.
     async fn begin(
         &self,
         x: &mut Exchange<'_>,
@@ -128,7 +129,7 @@ impl HeadToSend<'_> {
     }
 }
 
-/// Sends a response while it arrives.
+/// Sends a response while it is being received.
 pub(crate) async fn send_response(
     x: &mut Exchange<'_>,
     response: &FillResponse,
@@ -141,7 +142,8 @@ pub(crate) async fn send_response(
         Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
         Err(why) => Err(*why),
     };
-    // Who waited gets what a hit would get: `private` and `no-cache` may name fields for the client alone that asked.
+    // A request that waited gets the fields of a hit: `private` and `no-cache` may name fields that are only
+    // for the client whose request fetched the response.
     let shared = response.outcome.as_ref().ok().filter(|_| !reader.leads()).map(|(_, freshness)| {
         (stored_fields(&response.fields, freshness.answered_s), freshness.age_s(now_s))
     });
@@ -177,7 +179,7 @@ pub(crate) async fn send_response(
     }
 }
 
-/// The next piece; what was written before goes out ahead of a wait.
+/// Returns the next piece of the content. Flushes the output before waiting.
 async fn next_piece(
     x: &mut Exchange<'_>,
     reader: &FillReader,
@@ -195,10 +197,10 @@ async fn next_piece(
     unless_left(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
 }
 
-/// The value that `poll` returns. Where `cancels`, the wait ends when the client leaves.
+/// Waits for `poll`. If `cancels` is set, the wait ends when the client disconnects.
 ///
 /// # Errors
-/// [`Fault::Gone`].
+/// [`Fault::Gone`] if the client has disconnected.
 pub(crate) async fn unless_left<T>(
     x: &Exchange<'_>,
     cancels: bool,

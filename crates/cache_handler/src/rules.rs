@@ -1,4 +1,5 @@
-//! The rules of a route's cache: which of them apply to a request, and what they say of it and of its response.
+//! Cache rules of a route: the rules that match a request, and their effect on the key, the request and the
+//! response.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,37 +12,38 @@ use net::{DetachedRequest, Request};
 
 use crate::request;
 
-/// The rules of a route.
+/// Cache rules of a route.
 pub struct CacheRules {
     base: Policy,
-    /// At most 64.
+    /// At most 64 rules, one for each bit of [`MatchedRules`].
     rules: Vec<Rule>,
     place: RoutePlace,
     /// Request fields that the route's proxy writes with values that depend on the request, in lower case.
     written: Vec<String>,
 }
 
-/// What keys have of the route, where several routes of a site answer for one URL: they choose by fields, and so does the key.
+/// Suffix of a route's cache keys. If the routes of a site are selected by more than the URL, their suffixes
+/// differ, so that a route never uses the responses of another one.
 #[derive(Clone, Default)]
 pub struct RoutePlace {
-    /// What this route's keys end with; empty where the URL alone decides.
+    /// Suffix of this route's keys; empty if the URL alone selects the route.
     own: Vec<u8>,
-    /// Those of all routes of the site that have a cache.
+    /// Suffixes of all routes of the site that have a cache.
     all: Arc<[Vec<u8>]>,
 }
 
-/// Those of all routes of a site.
+/// Key suffixes of all routes of a site.
 pub struct RoutePlaces {
-    /// By route; one where the URL alone decides.
+    /// Suffixes by route; a single one if the URL alone selects the route.
     own: Vec<Vec<u8>>,
     all: Arc<[Vec<u8>]>,
 }
 
 impl RoutePlaces {
-    /// Those of a site; `has_cache` says which of its routes have one.
+    /// Creates the suffixes of a site. `has_cache` returns whether a route, given its index, has a cache.
     pub fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RoutePlaces {
         let routes = &site.routes;
-        // Another site may have the same host at other addresses.
+        // Another site may have the same host at different addresses.
         let mut addresses: Vec<String> =
             site.listen.iter().map(|listener| format!(" listen={}", listener.address)).collect();
         addresses.sort_unstable();
@@ -62,7 +64,7 @@ impl RoutePlaces {
             let own = of_site.into_bytes();
             return RoutePlaces { all: Arc::new([own.clone()]), own: vec![own] };
         }
-        // By what it says, not by its place in the file, which changes.
+        // Derived from the route's conditions, because its position in the file may change.
         let name = |route: &config::Route| {
             let mut hasher = DefaultHasher::new();
             format!("{:?}", (&route.path, &route.method, &route.header, &route.query)).hash(&mut hasher);
@@ -82,7 +84,7 @@ impl RoutePlaces {
         RoutePlaces { all: cached.map(|(_, name)| name.clone()).collect(), own }
     }
 
-    /// That of a route, by its index.
+    /// Returns the suffix of a route, by its index.
     pub fn of(&self, index: usize) -> RoutePlace {
         let own = self.own.get(index).or(self.own.first()).cloned().unwrap_or_default();
         RoutePlace { own, all: self.all.clone() }
@@ -94,24 +96,24 @@ struct Rule {
     key: Option<KeyRule>,
 }
 
-/// What the key has beside scheme, host and path.
+/// Parts of the key in addition to scheme, host and path.
 pub(crate) struct KeyRule {
     query: QueryRule,
     pub(crate) fields: KeyFields,
 }
 
-/// Which parameters of the query are in the key.
+/// Selects the query parameters that are in the key.
 struct QueryRule {
     of: config::CacheKey,
     is_whole: bool,
 }
 
-/// The rules whose conditions a request meets, one bit for each.
+/// Set of the rules that match a request, one bit for each.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MatchedRules(u64);
 
 impl CacheRules {
-    /// The rules of `policy` for a route.
+    /// Creates the rules of a route from its cache policy.
     pub fn new(policy: &CachePolicy, place: RoutePlace) -> CacheRules {
         let base = Policy {
             stores_cookies: policy.stores_cookies,
@@ -123,7 +125,7 @@ impl CacheRules {
         CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place, written: Vec::new() }
     }
 
-    /// The same for a route whose proxy changes fields of requests.
+    /// Adds the request fields that the route's proxy sets to values that depend on the request.
     pub fn with_changes(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
         let changes = proxy.map(|proxy| &proxy.request_headers);
         let fields = changes.into_iter().flat_map(|changes| changes.set.iter().chain(&changes.add));
@@ -134,7 +136,7 @@ impl CacheRules {
         self
     }
 
-    /// Those whose conditions a request meets.
+    /// Returns the rules that match a request.
     pub(crate) fn matched(&self, request: &Request<'_>) -> MatchedRules {
         if self.rules.is_empty() {
             return MatchedRules::default();
@@ -142,7 +144,7 @@ impl CacheRules {
         self.matched_by(request.head(), &request.route_path().unwrap_or_default())
     }
 
-    /// The same of a request's head and the path that routes match.
+    /// Returns the rules that match a request head and the path used for routing.
     pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
         let mut matched = MatchedRules::default();
         for (index, rule) in self.rules.iter().enumerate() {
@@ -153,7 +155,8 @@ impl CacheRules {
         matched
     }
 
-    /// The queries that the keys of requests for a path and a query may have, whatever their fields are.
+    /// Returns all queries that the keys of requests for this path and query may have, for any request
+    /// fields.
     pub(crate) fn key_queries(&self, path: &[u8], query: Option<&[u8]>) -> Vec<Option<Vec<u8>>> {
         let encoded = || query.map(http::path::encode_beyond_ascii);
         let mut queries = Vec::new();
@@ -168,13 +171,13 @@ impl CacheRules {
         queries
     }
 
-    /// The line of the rule by which a request passes the cache, if there is one.
+    /// Returns the configuration line of the rule that makes a request bypass the cache, if there is one.
     pub(crate) fn line_of_bypass(&self, matched: MatchedRules) -> Option<&ConfigLine> {
         let rule = self.of(matched).find(|rule| rule.of.bypass.is_some())?;
         rule.of.line.as_ref().filter(|_| rule.of.bypass == Some(true))
     }
 
-    /// The lines of the rules by which some responses to a request are not stored.
+    /// Returns the configuration lines of the rules that forbid storing some responses to a request.
     pub(crate) fn lines_of_refusals(&self, matched: MatchedRules) -> Vec<&ConfigLine> {
         self.of(matched)
             .filter(|rule| rule.of.stores == Some(false))
@@ -182,7 +185,7 @@ impl CacheRules {
             .collect()
     }
 
-    /// The directive that gives such a response its lifetime, and the line of its rule.
+    /// Returns the directive that sets the lifetime of a response, and the configuration line of its rule.
     pub(crate) fn line_of_lifetime(
         &self,
         matched: MatchedRules,
@@ -198,7 +201,7 @@ impl CacheRules {
         ttl.or_else(|| line(|rule| rule.default_ttl).map(|line| ("default_ttl", line)))
     }
 
-    /// The rules that apply to a response.
+    /// Returns the rules that apply to a response.
     fn applying(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
         let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
         let is_of = |rule: &&Rule| {
@@ -208,7 +211,8 @@ impl CacheRules {
         self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
     }
 
-    /// Whether the responses to a request may be one client's own, where rules distinguish them by cookies or credentials.
+    /// Whether responses to a request may be personal, because the rules distinguish them by cookies or
+    /// credentials.
     pub(crate) fn are_personal(&self, matched: MatchedRules) -> bool {
         let is_named =
             |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));
@@ -226,17 +230,17 @@ impl CacheRules {
             .map(|(_, rule)| rule)
     }
 
-    /// Whether the request passes the cache.
+    /// Whether the request bypasses the cache.
     pub(crate) fn bypasses(&self, matched: MatchedRules) -> bool {
         self.of(matched).find_map(|rule| rule.of.bypass).unwrap_or(false)
     }
 
-    /// What its key has.
+    /// Returns the key rule of a request, if there is one.
     pub(crate) fn key(&self, matched: MatchedRules) -> Option<&KeyRule> {
         self.of(matched).find_map(|rule| rule.key.as_ref())
     }
 
-    /// Writes the key of a request; false where it has none.
+    /// Writes the key of a request. Returns `false` if the request has none.
     pub(crate) fn write_key(&self, matched: MatchedRules, key: &mut Vec<u8>, request: &Request<'_>) -> bool {
         let mut query = request.encoded_query();
         if let Some(rule) = self.key(matched) {
@@ -247,14 +251,15 @@ impl CacheRules {
         has_key
     }
 
-    /// The keys of the same URL at other routes of the site.
+    /// Returns the keys of the same URL on other routes of the site.
     pub(crate) fn other_keys(&self, key: &[u8]) -> Vec<Vec<u8>> {
         let Some(base) = key.strip_suffix(&self.place.own[..]) else { return Vec::new() };
         let others = self.place.all.iter().filter(|place| **place != self.place.own);
         others.map(|place| [base, place].concat()).collect()
     }
 
-    /// What responses are selected by, beside what their `Vary` names.
+    /// Returns the properties of requests by which responses are selected, in addition to those named by
+    /// `Vary`.
     pub(crate) fn variant_fields(&self, matched: MatchedRules) -> KeyFields {
         let mut fields = self.key(matched).map(|key| key.fields.clone()).unwrap_or_default();
         if *self.strip_cookies(matched) == StripCookies::All {
@@ -264,7 +269,7 @@ impl CacheRules {
         fields
     }
 
-    /// After how many uses a response is stored.
+    /// Returns the request count from which on a response is stored.
     pub(crate) fn min_uses(&self, matched: MatchedRules) -> u32 {
         self.of(matched).find_map(|rule| rule.of.min_uses).unwrap_or(1)
     }
@@ -284,7 +289,7 @@ impl CacheRules {
         vary::cookies(request.head()).any(|(name, _)| !is_settled(name))
     }
 
-    /// Leaves out of a request what its key does not hold.
+    /// Removes from a request to the origin the parameters, languages and cookies that are not in the key.
     pub(crate) fn prepare(&self, matched: MatchedRules, request: &mut DetachedRequest) {
         if let Some(key) = self.key(matched) {
             if !key.query.is_whole {
@@ -311,7 +316,7 @@ impl CacheRules {
         }
     }
 
-    /// Removes from a response the cookies that are not for it.
+    /// Removes the `Set-Cookie` fields of cookies that the rules strip.
     pub(crate) fn strip_response(&self, matched: MatchedRules, fields: &mut Fields) {
         let strips = self.strip_cookies(matched);
         let name = |value: &[u8]| {
@@ -334,14 +339,14 @@ impl CacheRules {
         kept.iter().for_each(|value| fields.push(Name::SetCookie, value));
     }
 
-    /// What is decided of a response.
+    /// Returns the policy for a response.
     pub(crate) fn policy(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Policy {
         let mut policy = self.base.clone();
         if matched.0 == 0 {
             return policy;
         }
         let rules = self.applying(matched, status, fields);
-        // A page is not kept as an error by a rule that speaks of no errors.
+        // Lifetimes of rules without `status` do not apply to error responses.
         let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
         let seconds = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
             rules.iter().find_map(|rule| of(rule)).map(|time| time.as_secs())
@@ -390,7 +395,7 @@ impl KeyRule {
         key.cookie.iter().any(|one| one.as_bytes() == name) || key.header.iter().any(|one| one == "cookie")
     }
 
-    /// The query as the key has it.
+    /// Returns the query as it appears in the key.
     pub(crate) fn query<'q>(&self, query: Option<Cow<'q, [u8]>>) -> Option<Cow<'q, [u8]>> {
         match self.query.is_whole {
             true => query,
@@ -413,9 +418,9 @@ impl QueryRule {
     }
 }
 
-/// What a configured rule asks of a request.
+/// Conditions of a configured rule.
 trait CacheRuleConditions {
-    /// Of its URL alone.
+    /// Whether the path and query meet the conditions on the URL.
     fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool;
     fn is_of(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
 }

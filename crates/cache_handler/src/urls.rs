@@ -1,4 +1,4 @@
-//! The rules of the cache for a URL that a person names: the forms in which it may be a key, and which rule decides.
+//! Cache rules for a URL named by an operator: the forms of the URL in keys, and the rules that apply to it.
 
 use cache::{Cache, key};
 use config::matcher::{RouteRequest, Routes};
@@ -8,17 +8,17 @@ use http::{Limits, RequestHead};
 
 use crate::rules::{CacheRules, MatchedRules, RoutePlace};
 
-/// A GET of a URL, as the server would get it.
+/// A hypothetical GET request for a URL.
 pub(crate) struct NamedRequest {
     pub(crate) head: RequestHead,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl NamedRequest {
-    /// That of a URL in the form of keys, with these fields.
+    /// Creates the request for a URL, in the form used in keys, with these fields.
     ///
     /// # Errors
-    /// What is no URL of a request, or no field.
+    /// The URL or a field is invalid.
     pub(crate) fn new<'f>(url: &[u8], fields: impl Iterator<Item = &'f str>) -> Result<NamedRequest, String> {
         let host = key::host(url);
         let target = &key::without_scheme(url)[2 + host.len()..];
@@ -56,8 +56,8 @@ impl NamedRequest {
     }
 }
 
-/// The key of the address that a request for this host comes to, by its port: that of sites where they have the port, else one at
-/// the top of the file.
+/// Returns the key of the listener that a request for this host would arrive at: one with the host's port, or
+/// else the first one of the configuration.
 pub fn listener_key_for(config: &Config, host: &[u8], is_https: bool) -> u64 {
     let port = http::target::split_port(host).and_then(|(_, port)| port);
     let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse::<u16>().ok());
@@ -71,7 +71,7 @@ pub fn listener_key_for(config: &Config, host: &[u8], is_https: bool) -> u64 {
     named.map_or(0, |listener| config.listener_key(&listener.address))
 }
 
-/// What a route that has a cache decides for a request.
+/// Cache rules of the route that serves a request, and those that match the request.
 pub(crate) struct NamedRules {
     pub(crate) rules: CacheRules,
     pub(crate) matched: MatchedRules,
@@ -85,7 +85,8 @@ fn empty_segments(merge_slashes: bool) -> EmptySegments {
     if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
-/// The rules for a request; an inner `None` where the route that answers it has no cache, an outer where there is no route.
+/// Returns the rules for a request. `None` if no route serves it, `Some(None)` if the route that does has no
+/// cache.
 pub(crate) fn rules_for(
     config: &Config,
     request: &NamedRequest,
@@ -116,7 +117,8 @@ pub(crate) fn rules_for(
     }))
 }
 
-/// The forms of a URL in keys, as the routes that may answer it write them; it begins with `//` or with a scheme, and so do they.
+/// Returns all forms that a URL may have in keys, according to the routes that may serve it. They begin with
+/// `//` or a scheme, as `url` does.
 pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8>> {
     let mut urls = vec![url.to_vec()];
     let Ok(request) = NamedRequest::new(url, std::iter::empty()) else { return urls };

@@ -1,11 +1,12 @@
-//! What routes look at in a request.
+//! Properties of a request that routes are matched against.
 
 use config::matcher::{ConditionFields, RouteRequest};
 use net::Request;
 
 use engine::clients::access;
 
-/// What routes look at in a request, besides its fields: with this method, path and query.
+/// Returns the properties of a request, except for its fields, with this method, path and query. The country
+/// is looked up only if a route uses it.
 pub(crate) fn of_request<'a>(
     request: &Request<'a>,
     method: &'a [u8],
@@ -23,12 +24,12 @@ pub(crate) fn of_request<'a>(
     }
 }
 
-/// The fields of a request: of several with one name, any may meet a condition.
+/// Fields of a request. A condition is met if any of several fields with the same name meets it.
 pub(crate) struct FieldsOf<'r, 'x>(pub(crate) &'r Request<'x>);
 
 impl ConditionFields for FieldsOf<'_, '_> {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        // It is the request's, which may stand in its target instead (RFC 9112 section 3.2.2).
+        // The host may come from the request target instead of the field (RFC 9112 section 3.2.2).
         if name == "host" {
             return fits(self.0.authority());
         }

@@ -1,4 +1,4 @@
-//! Edits of the fields of a route's responses.
+//! Edits of response fields.
 
 use std::rc::Rc;
 
@@ -8,24 +8,24 @@ use net::{Exchange, FieldEdits};
 
 use logging::access;
 
-/// Edits of response fields; most are the same for every request.
+/// Response field edits of a route. Edits without variables are prepared once for all requests.
 pub enum RouteEdits {
-    /// The response stays as it is.
+    /// No edits.
     None,
     /// Edits without variables.
     Fixed(Rc<FieldEdits>),
-    /// In the order in which they are made.
+    /// Edits with variables, in order of application.
     Templates(Vec<TemplateEdits>),
-    /// Others for clients that use `https`.
+    /// Different edits for requests over TLS.
     Secure {
-        /// Edits of responses in the clear.
+        /// Edits of responses without TLS.
         plain: Box<RouteEdits>,
         /// Edits of responses over TLS.
         secure: Box<RouteEdits>,
     },
 }
 
-/// What `security_headers` sets.
+/// Fields set by `security_headers`.
 const SECURITY_HEADERS: [(&str, &str); 3] = [
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "SAMEORIGIN"),
@@ -33,11 +33,12 @@ const SECURITY_HEADERS: [(&str, &str); 3] = [
 ];
 
 impl RouteEdits {
-    /// The edits, with what a site says to browsers, and to clients that use `https` (RFC 6797 section 7.2: to nobody else).
+    /// Creates the edits of all levels, preceded by the site's security fields. `Strict-Transport-Security`
+    /// is sent only over TLS (RFC 6797 section 7.2).
     pub fn of_site(levels: &[&config::ResponseHeaders], site: &config::Site) -> RouteEdits {
         let headers = if site.security_headers { &SECURITY_HEADERS[..] } else { &[] };
         let own = fields_set(headers);
-        // What the configuration says of a field itself comes after it.
+        // Applied first, so that configured edits of the same fields take precedence.
         let plain: Vec<_> =
             Some(&own).filter(|own| !own.set.is_empty()).into_iter().chain(levels.iter().copied()).collect();
         let Some(hsts) = &site.hsts else { return RouteEdits::of(&plain) };
@@ -49,7 +50,7 @@ impl RouteEdits {
         }
     }
 
-    /// Those of a configuration, the outermost level first.
+    /// Creates the edits of these levels, the outermost first.
     pub fn of(levels: &[&config::ResponseHeaders]) -> RouteEdits {
         if levels.is_empty() {
             return RouteEdits::None;
@@ -77,7 +78,8 @@ pub struct TemplateEdits {
 }
 
 impl TemplateEdits {
-    /// The edits for one request. A value that is invalid because of the request is left out, and one of variables that are all empty.
+    /// Expands the edits for one request. A field is left out if its value is invalid, or if it is empty and
+    /// has variables.
     pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
         TemplateEdits::made(all, |fields, name, template| {
             let mut value = Vec::new();
@@ -89,7 +91,7 @@ impl TemplateEdits {
         })
     }
 
-    /// The edits of all levels in order; `push` adds a field with the value of a template.
+    /// Combines the edits of all levels in order. `push` adds a field with the value of a template.
     pub(crate) fn made(
         all: &[TemplateEdits],
         mut push: impl FnMut(&mut Fields, &str, &Template),
@@ -112,7 +114,7 @@ impl TemplateEdits {
 }
 
 impl RouteEdits {
-    /// Applies the edits to all responses from now on.
+    /// Applies the edits to all later responses of this exchange.
     pub(crate) fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         match self {
             RouteEdits::None => {}
@@ -130,8 +132,8 @@ impl RouteEdits {
 }
 
 impl RouteEdits {
-    /// Makes those edits once more whose values name the user: it is known only once `auth` has verified it, and what came between has
-    /// added fields of its own.
+    /// Repeats the edits whose values contain the user name, which is known only after `auth`. Repeating all
+    /// edits would remove the fields that other steps have added since.
     pub(crate) fn name_user(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         let levels = match self {
             RouteEdits::None | RouteEdits::Fixed(_) => return,
@@ -152,12 +154,12 @@ impl RouteEdits {
     }
 }
 
-/// What the variables of a request stand for, with the prefix of its route.
+/// Returns the values of the variables of a request; `prefix` is that of its route.
 pub(crate) fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
     Values { prefix, ..access::values(&exchange.request()) }
 }
 
-/// Edits that set these fields.
+/// Creates edits that set these fields.
 fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
     let set = fields.iter().map(|(name, value)| {
         let text = value.replace('$', "$$");
@@ -167,7 +169,7 @@ fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
     config::ResponseHeaders { set: set.collect(), ..config::ResponseHeaders::default() }
 }
 
-/// The edits as fixed fields, if no value depends on the request.
+/// Returns the edits as fixed fields. `None` if a value depends on the request.
 fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     let mut depends = false;
     let edits = TemplateEdits::made(levels, |fields, name, template| {

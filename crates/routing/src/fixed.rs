@@ -1,11 +1,11 @@
-//! From the configuration of fixed responses to their handlers.
+//! Handlers of configured fixed responses.
 
 use http::{Fields, Name, Status};
 
 use crate::router::Handler;
 use crate::templates::{BodyEscape, FilledResponse};
 
-/// The handler of a fixed response.
+/// Creates the handler of a `respond` directive.
 pub fn fixed_response(respond: &config::Respond) -> Handler {
     let mut fields = Fields::new();
     fields.push(Name::ContentType, respond.media_type.as_bytes());
@@ -16,7 +16,7 @@ pub fn fixed_response(respond: &config::Respond) -> Handler {
     Handler::Respond { status: status(respond.status), fields, body: respond.body.clone().into_bytes() }
 }
 
-/// A status of the configuration.
+/// Converts a status of a checked configuration.
 pub fn status(code: u16) -> Status {
     Status::of(code).expect("the configuration holds statuses of three digits")
 }

@@ -1,4 +1,4 @@
-//! Countries of addresses, from a file in MaxMind's format that is read once.
+//! Country lookup of addresses in a MaxMind database, which is read into memory.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,12 +10,14 @@ use maxminddb::{PathElement, Reader, WithinOptions};
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 
-/// The largest file, in bytes.
+/// Maximum size of a database, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Networks that are looked at before a file is used: whether they can be read, and whether any has a country.
+/// Maximum number of records that are checked before a database is used: they must be readable, and at least
+/// one must have a country.
 const LOOKED_AT_MAX: usize = 10_000;
 
-/// Where a record has the code of a country, in this order: MaxMind's own and DB-IP's, then those of IPinfo's files.
+/// Paths of the country code in a record, in order of preference: the first two of MaxMind and DB-IP, the
+/// others of IPinfo.
 const PLACES: [&[PathElement<'static>]; 4] = [
     &[PathElement::Key("country"), PathElement::Key("iso_code")],
     &[PathElement::Key("registered_country"), PathElement::Key("iso_code")],
@@ -23,7 +25,7 @@ const PLACES: [&[PathElement<'static>]; 4] = [
     &[PathElement::Key("country")],
 ];
 
-/// A file of countries.
+/// Country database.
 pub struct CountryDatabase {
     path: PathBuf,
     bytes: Arc<[u8]>,
@@ -31,11 +33,11 @@ pub struct CountryDatabase {
 }
 
 impl CountryDatabase {
-    /// That of a configuration, if it has one. One of `before` with the same name stays where the file has not changed, and where it is
-    /// broken now, which is logged.
+    /// Opens the database of a configuration, if it has one. A database `before` with the same path is kept
+    /// if the file has not changed, or if it can no longer be used, which is logged.
     ///
     /// # Errors
-    /// The file cannot be read, or has no countries; with its name.
+    /// The file cannot be read or has no countries; the message names it.
     pub fn of(
         geo: Option<&config::Geo>,
         before: Option<&Arc<CountryDatabase>>,
@@ -83,13 +85,13 @@ impl CountryDatabase {
         Ok(CountryDatabase { bytes, reader, path })
     }
 
-    /// The code of the country that an address is in, where the file has it.
+    /// Returns the country code of an address, if the database has one.
     pub(crate) fn country(&self, address: IpAddr) -> Option<[u8; 2]> {
         code(&self.reader.lookup(address.to_canonical()).ok()?)
     }
 }
 
-/// The code of the country in a record.
+/// Returns the country code of a record.
 fn code(found: &maxminddb::LookupResult<'_, Arc<[u8]>>) -> Option<[u8; 2]> {
     let text = |place: &&[PathElement<'static>]| found.decode_path::<&str>(place).ok().flatten();
     let code: [u8; 2] = PLACES.iter().find_map(text)?.as_bytes().try_into().ok()?;

@@ -1,4 +1,4 @@
-//! Gives requests their ids and their place in a trace.
+//! Request ids and trace contexts.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -8,19 +8,20 @@ use http::ids::{is_request_id, is_tracestate, traceparent};
 use http::{Name, RequestId, RequestIds, TraceSpan};
 use net::Request;
 
-/// What the configuration says about ids.
+/// Rules for request ids and traces.
 #[derive(Clone, Debug)]
 pub struct IdRules {
     pub(crate) request: IdSource,
-    /// Whose traces are continued, and the share of new ones that are recorded, in millionths; `None` for no traces.
+    /// Senders whose traces are continued, and the share of new traces that are sampled, in millionths.
+    /// `None` disables traces.
     pub(crate) trace: Option<(IdSource, u32)>,
 }
 
-/// Makes the ids of one core: pseudo-random numbers, which cannot be guessed from others.
+/// Generator of the ids of one core. Ids are pseudo-random; other ids cannot be predicted from known ones.
 pub(crate) struct IdMaker {
     key: RandomState,
     made: Cell<u64>,
-    /// The upper half of an id is this plus their count, so that no two of them are the same.
+    /// The upper half of a wide id is this number plus a counter, so that ids are unique.
     first: u64,
 }
 
@@ -39,13 +40,13 @@ impl IdMaker {
 
     fn next_wide(&self) -> u128 {
         let upper = self.first.wrapping_add(self.made.get());
-        // Zero is no valid id.
+        // Zero is not a valid trace id.
         (u128::from(upper) << 64 | u128::from(self.next())).max(1)
     }
 }
 
 impl IdRules {
-    /// The rules of `request_ids` and `[tracing]`.
+    /// Creates the rules of `request_ids` and `[tracing]`.
     pub fn new(config: &config::Config) -> IdRules {
         let tracing = &config.tracing;
         IdRules {
@@ -54,7 +55,7 @@ impl IdRules {
         }
     }
 
-    /// The ids of a request, once it is known who sent it.
+    /// Returns the ids of a request. The sender must have been determined before ([`Request::client`]).
     pub(crate) fn ids(&self, request: &Request<'_>, maker: &IdMaker) -> RequestIds {
         let is_trusted = request.client().vouched.is_some();
         let uses = |source| match source {
@@ -79,7 +80,7 @@ impl IdRules {
                 }
                 None => {
                     let trace = maker.next_wide();
-                    // Not by the lower half of the id, which others may sample by.
+                    // Independent of the lower half of the id, which other systems may use for sampling.
                     let is_sampled = maker.next() % u64::from(SHARE_ALL) < u64::from(share);
                     TraceSpan { trace, parent: 0, span, is_sampled, has_state: false }
                 }
@@ -93,7 +94,7 @@ fn values<'x>(request: &Request<'x>, name: Name) -> impl Iterator<Item = &'x [u8
     request.fields().filter(move |(id, ..)| *id == name).map(|(_, _, value)| value)
 }
 
-/// The value of a field that stands there once.
+/// Returns the value of a field that occurs exactly once.
 fn only<'x>(request: &Request<'x>, name: Name) -> Option<&'x [u8]> {
     let mut all = values(request, name);
     all.next().filter(|_| all.next().is_none())

@@ -1,4 +1,5 @@
-//! Internal routes: files that applications and upstream servers name in place of a response, by `X-Accel-Redirect` or `X-Sendfile`.
+//! Internal routes: files that applications and upstream servers name with `X-Accel-Redirect` or `X-Sendfile`
+//! instead of sending a body.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,15 +19,16 @@ use engine::clients::access::ClientAccess;
 use steps::auth::{self, RouteAuth};
 use steps::limit::{self, CountedRequests, RateRules};
 
-/// What is wrong where an application names a file that nothing may send.
+/// Reason of the error response if an application names a file that no internal route serves.
 pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no internal route has";
-/// The fault of an application that names a file of an internal route behind another route.
+/// Reason of the error response if another route precedes the internal one for the named path.
 pub(crate) const NOT_INTERNAL: &str =
     "a route that is not internal answers the path that the application names";
 
-/// The rules that an internal route applies before it sends a file. Those of its site were applied to the request.
+/// Access checks of an internal route, applied before it sends a file. Those of its site have been applied to
+/// the request.
 pub struct RouteGuards {
-    /// Clients that may be sent the file.
+    /// Clients that are allowed to receive the file.
     pub client_access: ClientAccess,
     /// Rate limits of the internal route.
     pub rates: Option<RateRules>,
@@ -35,7 +37,8 @@ pub struct RouteGuards {
 }
 
 impl RouteGuards {
-    /// Answers a request that may not have the file. Returns whether it may. `asked` is the `auth` of the request's own route.
+    /// Applies the checks. `asked` is the `auth` of the request's own route, which is not repeated. Returns
+    /// `false` if the request has been answered.
     ///
     /// # Errors
     /// The client is gone.
@@ -58,27 +61,27 @@ struct InternalRoute {
     index: usize,
     paths: Vec<PathPattern>,
     roots: Vec<PathBuf>,
-    /// The prefix that is taken from the front of paths.
+    /// Prefix removed from paths.
     strip: Strip,
     files: Files,
     guards: RouteGuards,
 }
 
-/// The internal routes of a site, in the order of its file.
+/// Internal routes of a site, in configuration order.
 pub struct InternalRoutes {
     all: Vec<InternalRoute>,
-    /// All routes of the site: the first one that matches decides.
+    /// All routes of the site, because the first match decides.
     routes: Routes,
 }
 
-/// Those of a site, if it has some.
+/// Internal routes of a site; `None` if it has none.
 pub type SiteInternals = Option<Rc<InternalRoutes>>;
 
 impl InternalRoutes {
-    /// Those of a site; `open` opens the files of a route, and says what is taken from the front of its paths, and what it asks.
+    /// Creates the internal routes of a site. `open` returns the prefix, the files and the checks of a route.
     ///
     /// # Errors
-    /// That of `open`.
+    /// Those of `open`.
     pub fn of_site(
         site: &config::Site,
         mut open: impl FnMut(usize, &config::Files) -> io::Result<(Strip, Files, RouteGuards)>,
@@ -94,10 +97,10 @@ impl InternalRoutes {
         Ok(has_some.then(|| Rc::new(InternalRoutes { all, routes: Routes::of_site(site) })))
     }
 
-    /// The route of a path of requests, and the path below its root.
+    /// Returns the internal route of a URL path, and the path of the file below the route's root.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why no internal route serves the path.
     fn of_path(&self, x: &Exchange<'_>, target: &[u8]) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let mut parts = target.splitn(2, |&byte| byte == b'?');
         let (path, query) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -117,13 +120,16 @@ impl InternalRoutes {
         Ok((internal, internal.strip.below(&path).to_vec()))
     }
 
-    /// The same of a path on the disk.
+    /// Returns the internal route of a file system path, and the path of the file below the route's root.
+    ///
+    /// # Errors
+    /// The reason why no internal route serves the path.
     fn on_disk(&self, x: &Exchange<'_>, path: &[u8]) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let path = normal(Path::new(std::ffi::OsStr::from_bytes(path)));
         let mut why = NO_INTERNAL_ROUTE;
         for internal in &self.all {
             let Some(rest) = internal.below_root(path.as_os_str().as_bytes()) else { continue };
-            // The path by which requests would name the file.
+            // URL path that corresponds to the file.
             let named = [&internal.strip.0, rest].concat();
             let (request, id) = (x.request(), RouteId { site: 0, route: internal.index });
             if self.routes.is_first_beside_path(id, &self.wanted(x, (&named, b"")), FieldsOf(&request)) {
@@ -135,7 +141,7 @@ impl InternalRoutes {
         Err(why)
     }
 
-    /// What routes look at in a request for the file: it is read, whatever the method of the client's request.
+    /// Returns the properties of a request for the file. The method is GET unless the client's is HEAD.
     fn wanted<'a>(
         &self,
         x: &'a Exchange<'_>,
@@ -146,7 +152,8 @@ impl InternalRoutes {
         conditions::of_request(&request, method, path_and_query, self.routes.uses_country())
     }
 
-    /// Keeps the file from caches where other clients get another one, or none.
+    /// Forbids caches to store the response if the choice of the route depends on more than the path and
+    /// query.
     fn note_conditions(&self, internal: &InternalRoute, x: &Exchange<'_>, path: &[u8]) {
         if self.routes.has_conditions_up_to(RouteId { site: 0, route: internal.index }, path) {
             x.forbid_storing();
@@ -159,7 +166,7 @@ impl InternalRoute {
         self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path))
     }
 
-    /// The path below its root of a path on the disk.
+    /// Returns the part of a file system path below a root of the route.
     fn below_root<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let below = |root: &PathBuf| {
             let root = root.as_os_str().as_bytes();
@@ -170,14 +177,15 @@ impl InternalRoute {
     }
 }
 
-/// The absolute paths of a folder: as it is written, without `.` and `..`, and without symbolic links. Applications name files by either.
+/// Returns the absolute paths of a directory: as configured, without `.` and `..`, and with symbolic links
+/// resolved. Applications may use either.
 fn spellings(root: &PathBuf) -> Vec<PathBuf> {
     let written = normal(std::path::absolute(root).as_deref().unwrap_or(root));
     let real = root.canonicalize().ok().filter(|real| *real != written);
     [Some(written), real].into_iter().flatten().collect()
 }
 
-/// A path without `.`, `..` and empty segments.
+/// Removes `.`, `..` and empty segments from a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -189,10 +197,11 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Sends the file that was named, with the fields of the response in whose place it is. `asked` is the `auth` of the request's own route.
+/// Sends the named file with the fields of the application's response. `asked` is the `auth` of the request's
+/// own route.
 ///
 /// # Errors
-/// The client's.
+/// Those of sending to the client.
 pub(crate) async fn send(
     internals: &InternalRoutes,
     asked: Option<&RouteAuth>,
@@ -219,7 +228,8 @@ pub(crate) async fn send(
     }
 }
 
-/// Puts the fields of the application's response in place of the file's, where that is sent.
+/// Replaces the fields of the file's response with those of the application's, unless it is an error
+/// response.
 struct NamedFields(Fields);
 
 impl HeadTap for NamedFields {

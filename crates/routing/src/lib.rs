@@ -1,8 +1,9 @@
-//! The way from a request to its handler: sites, routes, paths, rewrites, edits, error pages.
+//! Routing of requests to handlers: sites, routes, paths, rewrites, response edits, error pages, and streams.
 //!
-//! It owns the order of the steps of a request. It never reads configuration files.
+//! This crate owns the order of the steps that a request passes through. It never reads the configuration
+//! file or implements a handler or step itself.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod pages;
 pub mod ids;

@@ -1,4 +1,4 @@
-//! The pages of errors: a site's own, or plain ones.
+//! Error pages: configured files, or generated ones.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,25 +10,26 @@ use config::StatusPattern;
 use http::Status;
 use net::{ErrorPages, Page};
 
-/// The longest host that a page names: that of DNS, in bytes.
+/// Maximum length of a host that a page names, in bytes: that of a DNS name.
 const HOST_BYTES_MAX: usize = 255;
 
-/// Error pages are kept in memory; a larger one is refused when the server starts.
+/// Maximum size of a configured page, in bytes; pages are kept in memory.
 const PAGE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// The pages of a site for statuses that the server itself answers. Statuses without one get a plain page.
+/// Error pages of a site, for responses that the server itself generates. For other statuses a plain page is
+/// generated.
 #[derive(Debug, Default)]
 pub struct SitePages {
     exact: HashMap<u16, Page>,
-    /// By first digit: `5xx`.
+    /// Pages for a class of statuses, by first digit: `5xx`.
     class: HashMap<u16, Page>,
 }
 
 impl SitePages {
-    /// Reads the error pages of several levels, the nearest first.
+    /// Reads the error pages of several levels, the innermost first.
     ///
     /// # Errors
-    /// A file that cannot be read or is too large.
+    /// A file cannot be read or is too large.
     pub fn read<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<SitePages> {
         let mut pages = SitePages::default();
         for (pattern, path) in levels.into_iter().rev().flatten() {
@@ -43,7 +44,7 @@ impl SitePages {
 }
 
 impl SitePages {
-    /// The page for a status, if there is one.
+    /// Returns the configured page for a status, if there is one.
     fn own(&self, status: Status) -> Option<&Page> {
         let code = status.code();
         self.exact.get(&code).or_else(|| self.class.get(&(code / 100)))
@@ -63,18 +64,19 @@ impl ErrorPages for SitePages {
     }
 }
 
-/// The reason of a 404 where no site has the host; the page adds the host.
+/// Reason of a 404 if no site has the host. [`PagesWithoutSite`] replaces it by one that names the host.
 pub(crate) const NO_SITE: &str = "no site has the host of this request";
 
-/// The pages where no site has a request's host: plain ones name it.
+/// Error pages for a request whose host no site has. Generated pages name the host.
 pub(crate) struct PagesWithoutSite {
     pages: Rc<SitePages>,
-    /// `no site has the host example.com`
+    /// Reason with the host: `no site has the host example.com`.
     reason: String,
 }
 
 impl PagesWithoutSite {
-    /// For a request with this authority; it is left out where it has more than the letters of host names and addresses.
+    /// Creates the pages for a request. The host is named only if it consists of the characters of host names
+    /// and addresses.
     pub(crate) fn new(pages: Rc<SitePages>, authority: &[u8]) -> PagesWithoutSite {
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte);
         let reason = match std::str::from_utf8(authority) {
@@ -102,13 +104,14 @@ impl ErrorPages for PagesWithoutSite {
     }
 }
 
-/// The page where a site has none: JSON (RFC 9457) for clients that ask for it, HTML for all others.
+/// Generates a page: JSON (RFC 9457) for clients that accept it and not HTML, otherwise HTML.
 fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
     let (code, title) = (status.code(), status.reason());
     let accept = accept.unwrap_or_default();
     let wants = |what: &[u8]| accept.windows(what.len()).any(|window| window.eq_ignore_ascii_case(what));
     if wants(b"json") && !wants(b"text/html") {
-        // Reasons are texts of this project and names of hosts, without quotes, markup or control bytes.
+        // No escaping is needed: reasons are fixed texts and host names without quotes, markup or control
+        // characters.
         let body = format!("{{\"status\":{code},\"title\":\"{title}\",\"detail\":\"{reason}\"}}\n");
         return Page { content_type: "application/problem+json".into(), body: body.into_bytes() };
     }
@@ -121,7 +124,7 @@ fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
     Page { content_type: "text/html; charset=utf-8".into(), body: body.into_bytes() }
 }
 
-/// The text of the error page if `respond` has an error status and no body.
+/// Returns the text of the error page if `respond` has an error status and no body.
 pub(crate) fn why(status: Status) -> &'static str {
     match status.code() {
         401 => "this address requires authentication",
@@ -137,14 +140,14 @@ pub(crate) fn why(status: Status) -> &'static str {
 /// Reads a page.
 ///
 /// # Errors
-/// It cannot be read or is too large.
+/// The file cannot be read or is too large.
 pub fn read(path: &Path) -> io::Result<Page> {
     let named = |error: io::Error| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
     };
     let found = std::fs::metadata(path).map_err(named)?;
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     if !found.is_file() {
         return Err(named(io::Error::other("this is no file")));
     }
@@ -187,7 +190,7 @@ mod tests {
         let json = page(Status::FORBIDDEN, "application/problem+json");
         assert_eq!(json.content_type, "application/problem+json");
         assert_eq!(json.body, b"{\"status\":403,\"title\":\"Forbidden\",\"detail\":\"a reason\"}\n");
-        // No site: the host is named, unless a page of the server's own is there or the host is none.
+        // Without a site the host is named, unless there is a configured page or the host is invalid.
         for (authority, said) in [
             ("a.test:8080", "no site has the host a.test"),
             ("[::1]:80", "no site has the host [::1]"),

@@ -1,4 +1,4 @@
-//! What a route makes of the path of a request: variables of what its regular expression captures, and another path.
+//! Path rules of a route: variables captured by its regular expression, and rewrites.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use crate::edits::values;
 use crate::geo::CountryDatabase;
 use crate::request_path::RequestPath;
 
-/// Bytes of a path and query that a route has made.
+/// Maximum length of a rewritten path and query, in bytes.
 const REWRITTEN_BYTES_MAX: usize = 32 * 1024;
-/// How often the search for a route begins again.
+/// Maximum number of times that the search for a route is repeated after a rewrite.
 pub const ROUNDS_MAX: u32 = 10;
 
-/// The maps of a configuration, and its countries.
+/// Maps of a configuration, and its country database.
 pub struct MapValues {
     maps: Vec<(String, MapRule)>,
     countries: Option<Arc<CountryDatabase>>,
@@ -36,7 +36,7 @@ struct MapRule {
 }
 
 impl MapValues {
-    /// Those of a configuration, if it has some.
+    /// Creates the maps. `None` if the configuration has neither maps nor countries.
     pub fn new(config: &Config, countries: Option<&Arc<CountryDatabase>>) -> Option<Rc<MapValues>> {
         if config.maps.is_empty() && countries.is_none() {
             return None;
@@ -63,7 +63,7 @@ impl MapRule {
 /// Results by network.
 struct NetworkTable {
     results: HashMap<IpNet, Template>,
-    /// The lengths of their prefixes, the longest first.
+    /// Prefix lengths of the networks, the longest first.
     lengths: Vec<u8>,
 }
 
@@ -76,7 +76,7 @@ impl NetworkTable {
         NetworkTable { results: results.collect(), lengths }
     }
 
-    /// The result for the smallest network that has this address.
+    /// Returns the result for the smallest network that contains an address.
     fn find(&self, value: &[u8]) -> Option<&Template> {
         if self.lengths.is_empty() {
             return None;
@@ -104,7 +104,7 @@ impl OwnValues for MapValues {
     }
 }
 
-/// The variables of a request on a route with a regular expression.
+/// Variables of a request whose route has a regular expression.
 struct CapturedValues {
     captures: Vec<(String, Vec<u8>)>,
     maps: Option<Rc<MapValues>>,
@@ -128,18 +128,18 @@ impl OwnValues for CapturedValues {
     }
 }
 
-/// What a route makes of the path.
+/// Path rules of a route.
 pub struct PathRules {
-    /// The paths of the route, where one of them has groups.
+    /// Paths of the route; empty if none of them has groups.
     captures: Vec<PathPattern>,
     maps: Option<Rc<MapValues>>,
     rewrite: Option<Template>,
-    /// Whether the search for a route begins again.
+    /// Whether the route only rewrites the path, after which the search for a route is repeated.
     pub is_search: bool,
 }
 
 impl PathRules {
-    /// Those of a route; `None` where it leaves the path as it is and captures nothing.
+    /// Creates the rules of a route. `None` if it neither captures anything nor rewrites the path.
     pub fn new(route: &config::Route, maps: Option<&Rc<MapValues>>) -> Option<Box<PathRules>> {
         let has_groups = route.path.iter().any(|path| !path.groups().is_empty());
         (has_groups || route.rewrite.is_some()).then(|| {
@@ -152,7 +152,7 @@ impl PathRules {
         })
     }
 
-    /// Sets the variables of what the path has captured.
+    /// Sets the variables that the path captures.
     pub(crate) fn capture(&self, x: &mut Exchange<'_>, path: &RequestPath) {
         let found = self.captured(path.bytes(&x.request()));
         if let Some(own) = found {
@@ -165,18 +165,18 @@ impl PathRules {
         Some(Rc::new(CapturedValues { captures, maps: self.maps.clone() }))
     }
 
-    /// Gives the request the route's path; `prefix` is the part of the route's path before its final `*`. Returns the new path, if
-    /// there is one.
+    /// Rewrites the target of the request; `prefix` is the part of the route's path before its final `*`.
+    /// Returns the new path, or `None` without a rewrite.
     ///
     /// # Errors
-    /// The request makes it one that no client could ask for: 400, or 414 where it is too long.
+    /// The rewritten path is invalid (400) or too long (414).
     pub(crate) fn rewrite(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<Option<RequestPath>, Reject> {
         let Some(target) = self.target(&values(x, prefix))? else { return Ok(None) };
         x.rewrite_target(&target);
         RequestPath::of(&x.request()).map(Some)
     }
 
-    /// The new path and query for a request; `None` where the client's stay.
+    /// Returns the rewritten path and query; `None` without a rewrite.
     fn target(&self, values: &Values<'_>) -> Result<Option<Vec<u8>>, Reject> {
         let Some(rewrite) = &self.rewrite else { return Ok(None) };
         let mut target = Vec::new();
@@ -196,14 +196,16 @@ impl PathRules {
             return Err(Reject::bad("the rewritten path is not valid"));
         }
         let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
-        // Neither the request nor the rule has one, but together they may: it would lead out of the folder that the rule names.
+        // A dot segment may result from combining the rewrite with a value of the request. It would lead out
+        // of the directory that the rewrite names.
         if path.split(|&byte| byte == b'/').any(is_dots) {
             return Err(Reject::bad("the rewritten path has a dot segment"));
         }
         Ok(Some(target))
     }
 
-    /// The new path and query for a request that nobody has sent: of this host, with the target and its decoded path.
+    /// Returns the rewritten path and query of a hypothetical request with this host, target and decoded
+    /// path.
     ///
     /// # Errors
     /// Those of [`PathRules::rewrite`].
@@ -233,10 +235,11 @@ impl PathRules {
         })
     }
 
-    /// The same for a route that only rewrites, `rounds` routes after the first one.
+    /// Rewrites the path for a route that only rewrites. Counts it in `rounds` and returns the path with
+    /// which the search for a route is repeated.
     ///
     /// # Errors
-    /// Those of [`PathRules::rewrite`], and 500 after too many rounds.
+    /// Those of [`PathRules::rewrite`], and 500 after [`ROUNDS_MAX`] rounds.
     pub(crate) fn search_again(
         &self,
         x: &mut Exchange<'_>,
@@ -254,15 +257,15 @@ impl PathRules {
     }
 }
 
-/// The part of a route's path before its final `*`, for `$rest`.
+/// Returns the part of a route's path before its final `*`, for `$rest`.
 pub fn route_prefix(route: &config::Route) -> Vec<u8> {
     route.prefix().map(|prefix| [prefix.as_bytes(), b"/"].concat()).unwrap_or_default()
 }
 
-/// RFC 9110 section 15.5.15.
+/// 414 (RFC 9110 section 15.5.15).
 const URI_TOO_LONG: Status = Status::of(414).expect("three digits");
 
-/// Whether a segment is `.` or `..`, encoded or not.
+/// Whether a segment is `.` or `..`, percent-encoded or not.
 fn is_dots(segment: &[u8]) -> bool {
     let (mut rest, mut dots) = (segment, 0);
     while !rest.is_empty() {

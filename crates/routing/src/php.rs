@@ -1,4 +1,5 @@
-//! Routes whose scripts a PHP server or an application of PHP runs: which request is for a script, which for a file.
+//! Routes with PHP scripts, run by a FastCGI server or a hosted application: selects the script or file of a
+//! request.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -10,37 +11,37 @@ use proxy::{Proxy, Script};
 
 use hosting::workers::Mounted;
 
-/// What runs the scripts of a route.
+/// Backend that runs the scripts of a route.
 pub(crate) enum ScriptRunner {
-    /// A server that speaks FastCGI.
+    /// A FastCGI server.
     Server(Proxy),
-    /// An application.
+    /// A hosted application.
     App(Mounted),
 }
 
-/// Files, and what runs the scripts among them.
+/// Files of a route, and the backend that runs the scripts among them.
 pub struct PhpRoute {
     pub(crate) files: Box<Files>,
     pub(crate) runner: ScriptRunner,
-    /// The script for all other paths.
+    /// Front controller: the script for paths without a file.
     pub(crate) front: Option<Vec<u8>>,
-    /// The root of the scripts as the server sees it, where that is another one.
+    /// Root of the scripts as seen by the FastCGI server, if it differs.
     pub(crate) root: Option<Vec<u8>>,
-    /// What is taken from the front of paths.
+    /// Prefix removed from paths.
     pub(crate) prefix: Vec<u8>,
 }
 
-/// What a request is for.
+/// Outcome of [`PhpRoute::find`].
 pub(crate) enum PhpTarget {
-    /// A file, which has been sent.
+    /// A file has been sent.
     Done,
-    /// A script.
+    /// A script is to be run.
     Script(Script),
-    /// Nothing, and why.
+    /// There is neither a file nor a script, for this reason.
     Missing(&'static str),
 }
 
-/// The server of the scripts among a route's files.
+/// Returns the FastCGI server of the scripts among a route's files, if there is one.
 pub fn of(route: &config::Route) -> Option<&config::Proxy> {
     match &route.otherwise {
         Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
@@ -48,7 +49,7 @@ pub fn of(route: &config::Route) -> Option<&config::Proxy> {
     }
 }
 
-/// The application of PHP that answers a route, and how the route names it.
+/// Returns the PHP application that serves a route, and the route's reference to it.
 pub fn app_of<'c>(
     config: &'c Config,
     route: &'c config::Route,
@@ -62,7 +63,7 @@ pub fn app_of<'c>(
     Some((mounted, app.php.as_ref()?))
 }
 
-/// The files of a route that an application answers: those that the route names, and those of the application.
+/// Returns the files of a route that an application serves: those of the route and those of the application.
 pub fn files_of(route: &config::Route, app: &config::PhpApp) -> config::Files {
     let mut files = match &route.action {
         Action::Files(files) => (**files).clone(),
@@ -74,7 +75,8 @@ pub fn files_of(route: &config::Route, app: &config::PhpApp) -> config::Files {
     files
 }
 
-/// What is taken from the front of paths, as `files` or `app` says. `stripped` reads a route's `strip_prefix`.
+/// Returns the prefix removed from paths, as configured by `files` or else `app`. `stripped` evaluates a
+/// `strip_prefix` of the route.
 pub fn prefix_of(
     route: &config::Route,
     app: &config::Mounted,
@@ -88,21 +90,21 @@ pub fn prefix_of(
     }
 }
 
-/// Makes options of files those of files with scripts among them.
+/// Changes file options for directories that contain scripts.
 pub fn scripts_among(options: &mut files::Options) -> io::Result<()> {
     options.scripts = true;
     if !options.index.iter().any(|name| name.ends_with(".php")) {
         options.index.insert(0, "index.php".into());
     }
     for root in &mut options.roots {
-        // Another process opens them.
+        // Another process opens the scripts, so roots must be absolute.
         *root = without_parents(root)?;
     }
     Ok(())
 }
 
-/// The absolute path without `..`, which PHP-FPM refuses in names of scripts. Links behind the last `..` stay links: a release is
-/// switched by one.
+/// Returns the absolute path without `..`, which PHP-FPM refuses in names of scripts. Symbolic links after
+/// the last `..` are not resolved, because a deployment may switch releases by changing one.
 fn without_parents(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let parts: Vec<Component<'_>> = absolute.components().collect();
@@ -114,20 +116,20 @@ fn without_parents(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl PhpRoute {
-    /// A route's, whose scripts among `files` a server runs.
+    /// Creates a route whose scripts are run by a FastCGI server.
     pub fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
         let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
         let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
         PhpRoute { files, runner: ScriptRunner::Server(proxy), front, root, prefix: prefix.to_vec() }
     }
 
-    /// A route's, whose scripts among `files` an application runs.
+    /// Creates a route whose scripts are run by an application.
     pub fn of_app(php: &config::PhpApp, files: Box<Files>, app: Mounted, prefix: &[u8]) -> PhpRoute {
         let front = php.front.clone().map(String::into_bytes);
         PhpRoute { files, runner: ScriptRunner::App(app), front, root: None, prefix: prefix.to_vec() }
     }
 
-    /// Lets a script answer.
+    /// Runs a script, which answers the request.
     ///
     /// # Errors
     /// Those of [`Proxy::serve_script`] and [`Mounted::serve_script`].
@@ -139,8 +141,8 @@ impl PhpRoute {
         }
     }
 
-    /// Sends the file that a request is for, or finds the script: at `path`, which is below the prefix, or the one for all others.
-    /// `has_file` says that files and scripts may have such a path.
+    /// Sends the file at `path`, which is relative to the prefix, or returns the script at it, else the front
+    /// controller. `has_file` is false if no file or script can have such a path.
     pub(crate) async fn find(
         &self,
         x: &mut Exchange<'_>,
@@ -154,7 +156,8 @@ impl PhpRoute {
             if let Some(found) = self.files.script(script, &core).await? {
                 return Ok(PhpTarget::Script(self.script(&found)));
             }
-            // A folder of a rewritten path has no redirect to its slash.
+            // A rewritten path of a directory is not redirected to the one with a slash, so try its index
+            // here.
             if x.request().target() != x.request().sent_target()
                 && !script.ends_with(b"/")
                 && let Some(found) = self.files.script(&[script, b"/"].concat(), &core).await?

@@ -1,4 +1,4 @@
-//! Texts that a route puts in place of others in the bodies of its responses.
+//! Replacement of texts in response bodies.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use net::{BodyReplacement, Exchange, ReplacementRule, ReplacementTexts};
 use crate::edits::values;
 use crate::templates::BodyEscape;
 
-/// The texts of a route.
+/// Body replacements of a route.
 pub struct RouteReplacement {
     of: Rc<BodyReplacement>,
-    /// By rule.
+    /// Replacement texts, by rule.
     texts: Vec<Template>,
-    /// In place of what clients accept: coded bodies are not edited.
+    /// Replaces the client's `Accept-Encoding`, because encoded bodies are not edited.
     identity: Fields,
 }
 
 impl RouteReplacement {
-    /// Those of a route, if it has some.
+    /// Creates the replacements of a route. `None` if it has none.
     pub fn new(rules: &[config::BodyEdit]) -> Option<Box<RouteReplacement>> {
         let rule = |rule: &config::BodyEdit| ReplacementRule {
             from: rule.from.clone().into_bytes(),
@@ -38,7 +38,8 @@ impl RouteReplacement {
         })
     }
 
-    /// Has the response of this request edited, whoever sends it. `prefix` is the part of the route's path before its final `*`.
+    /// Enables the replacements for the response to this request, regardless of its handler. `prefix` is the
+    /// part of the route's path before its final `*`.
     pub(crate) fn begin(&self, x: &mut Exchange<'_>, prefix: &[u8]) {
         let texts: Vec<FilledText> =
             self.texts.iter().map(|text| FilledText::new(text, &values(x, prefix))).collect();
@@ -47,13 +48,13 @@ impl RouteReplacement {
     }
 }
 
-/// The texts of a request.
+/// Replacement texts of a request.
 struct FilledTexts(Vec<FilledText>);
 
-/// A text with the values of its variables.
+/// Replacement text with its variables expanded.
 struct FilledText {
     text: Vec<u8>,
-    /// Where the values are, in order.
+    /// Ranges of the variables' values in `text`, in order.
     values: Vec<Range<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! The path of a request, as routes and handlers see it.
+//! Request paths as seen by routes and handlers.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -8,24 +8,25 @@ use http::{EmptySegments, Reject};
 use net::{Exchange, Request};
 use proxy::Script;
 
-/// The path of a request.
+/// Path of a request.
 #[derive(Clone, Default)]
 pub(crate) struct RequestPath {
-    /// It decoded ([`http::path::matched_path`]); `None` where that changes nothing, so that nothing needs to be copied.
+    /// Decoded path ([`http::path::matched_path`]); `None` if it equals the path of the request, to save a
+    /// copy.
     pub(crate) decoded: Option<Vec<u8>>,
-    /// Whether it has an encoded slash or backslash.
+    /// Whether the path has an encoded slash or backslash.
     pub(crate) has_encoded_slash: bool,
-    /// Whether the handler gets it with the empty segments that the client has sent: see [`RequestPath::as_sent`].
+    /// Whether the handler receives empty segments as sent by the client: see [`RequestPath::as_sent`].
     pub(crate) goes_as_sent: bool,
-    /// The script that it is for, on a route with scripts.
+    /// Script of the request, on a PHP route.
     pub(crate) script: Option<Rc<Script>>,
 }
 
 impl RequestPath {
-    /// The path of `request`.
+    /// Returns the path of a request.
     ///
     /// # Errors
-    /// 400 where it has no normal form.
+    /// 400 if the path cannot be normalized.
     pub(crate) fn of(request: &Request<'_>) -> Result<RequestPath, Reject> {
         RequestPath::with(request, request.empty_segments())
     }
@@ -41,8 +42,8 @@ impl RequestPath {
         })
     }
 
-    /// The path with all empty segments that were sent; `None` where there are none, or where `..` removes one, so that the two paths
-    /// name different things.
+    /// Returns the path with the empty segments that were sent. `None` if there are none, or if `..` removes
+    /// one, so that the two paths denote different resources.
     pub(crate) fn as_sent(&self, request: &Request<'_>) -> Option<RequestPath> {
         let decoded =
             self.decoded.as_deref().filter(|_| request.path().windows(2).any(|pair| pair == b"//"))?;
@@ -50,7 +51,7 @@ impl RequestPath {
         differ_in_slashes_alone(decoded, sent.bytes(request)).then_some(sent)
     }
 
-    /// The path that applications and upstream servers get.
+    /// Returns the path for applications and upstream servers, with empty segments if `goes_as_sent` is set.
     ///
     /// # Errors
     /// Those of [`RequestPath::of`].
@@ -62,12 +63,13 @@ impl RequestPath {
         Ok(Cow::Owned(RequestPath { script: self.script.clone(), ..RequestPath::of(&exchange.request())? }))
     }
 
-    /// It decoded, for as long as the request may be looked at.
+    /// Returns the decoded path, borrowed from the request if possible.
     pub(crate) fn bytes<'p>(&'p self, request: &Request<'p>) -> &'p [u8] {
         self.decoded.as_deref().unwrap_or_else(|| request.path())
     }
 
-    /// Its end of as many segments as `end`, which is that end where encoded slashes are not kept.
+    /// Returns the end of the path with as many segments as `end`, the corresponding end of the fully decoded
+    /// path.
     pub(crate) fn end_like<'p>(&'p self, end: &[u8], request: &Request<'p>) -> &'p [u8] {
         let slashes = end.iter().filter(|&&byte| byte == b'/').count();
         let path = self.bytes(request);
@@ -75,22 +77,24 @@ impl RequestPath {
         ends.take(slashes).last().map_or(&b""[..], |at| &path[at..])
     }
 
-    /// It decoded, for a handler that needs it while it changes the exchange; `keeps_slashes` for one that gets encoded slashes.
+    /// Returns a copy of the decoded path, for handlers that modify the exchange. `keeps_slashes` is set for
+    /// handlers that receive encoded slashes.
     pub(crate) fn kept(&self, exchange: &Exchange<'_>, keeps_slashes: bool) -> Vec<u8> {
         let request = exchange.request();
         match normal_path(request.path(), request.empty_segments()) {
-            // Without encoded slashes `%2F` can only have been `%252F`.
+            // Encoded slashes have been refused, so `%2F` in the decoded path can only come from `%252F`.
             Ok(path) if !keeps_slashes && self.decoded.is_some() => path.into_owned(),
             _ => self.bytes(&request).to_vec(),
         }
     }
 }
 
-/// The prefix to remove from a path.
+/// Prefix to remove from paths.
 pub struct Strip(pub Vec<u8>);
 
 impl Strip {
-    /// The path below the prefix, empty for the prefix itself; the whole path if it is not below it.
+    /// Returns the path below the prefix: empty for the prefix itself, the whole path if it is not below the
+    /// prefix.
     pub(crate) fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path.strip_prefix(self.0.as_slice()) {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,

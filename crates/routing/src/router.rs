@@ -1,4 +1,4 @@
-//! Finds the handler for a request. Each core has its own router.
+//! Router: selects the route of a request and runs its steps and handler. Each core has its own.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -41,59 +41,60 @@ mod service;
 pub use route::{Handler, Route};
 pub use service::SharedRouter;
 
-/// The configuration of requests.
+/// Routing tables of a configuration, for one core.
 pub struct RouteTable {
     /// The matcher over all sites and routes.
     pub routes: Routes,
-    /// By site, then by route.
+    /// Routes by site, then by route index.
     pub sites: Vec<Vec<Rc<Route>>>,
-    /// How empty segments in paths are treated, by site; the last is for requests that match no site.
+    /// Treatment of empty path segments, by site; the last is for requests that match no site.
     pub empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are for requests that match no site.
     pub pages: Vec<Rc<SitePages>>,
     /// Edits of response fields if no route matches: by site, and the last for requests that match no site.
     pub edits: Vec<RouteEdits>,
-    /// What sites demand of connections, by site.
+    /// TLS requirements, by site.
     pub https: Vec<SiteHttps>,
-    /// What sites do before their routes, by site: also where no route matches.
+    /// Maintenance and crawler rules, by site. They apply even if no route matches.
     pub guards: Vec<Option<Rc<SiteGuard>>>,
-    /// The proxies that may send forwarding fields.
+    /// Trusted proxies, whose forwarding fields are used.
     pub introducers: Option<TrustedProxies>,
-    /// Whether a route looks at the country of clients.
+    /// Whether a route depends on the country of the client.
     pub uses_country: bool,
-    /// The variables that the configuration defines for every request.
+    /// Variables defined by the configuration, for all requests.
     pub maps: Option<Rc<MapValues>>,
     /// Rules of request ids and traces.
     pub ids: IdRules,
-    /// Costs that are measured.
+    /// Cost measurements.
     pub costs: CostPlan,
-    /// Where spans of requests go.
+    /// Exporter of request spans.
     pub traces: Option<TraceExport>,
     /// Routes of streams.
     pub streams: StreamRoutes,
-    /// The access logs, until the router takes them: they end with their configuration, and the table with its last request.
+    /// Access logs, until the router takes them. They end with their configuration, whereas the table lives
+    /// until its last request.
     pub access: Cell<Option<AccessLogs>>,
 }
 
-/// A configuration of requests, and its generation.
+/// Routing tables and the generation that they belong to.
 pub type GenerationTable = (Rc<RouteTable>, Rc<CoreGeneration>);
 
-/// One core's router.
+/// Router of one core.
 pub struct Router {
     table: RefCell<GenerationTable>,
     renew: Box<dyn Fn() -> Option<GenerationTable>>,
     access: RefCell<Option<AccessLogs>>,
     notices: ErrorLog,
-    /// What a certificate authority asks for.
+    /// Responses to HTTP-01 challenges of certificate authorities.
     challenges: HttpChallenges,
     metrics: Rc<CoreMetrics>,
     id_maker: IdMaker,
-    /// Counts requests, for those whose CPU time is measured.
+    /// Request counter that selects those whose CPU time is measured.
     turn: Cell<u32>,
 }
 
 impl Router {
-    /// A router that calls `renew` at each request for a new table.
+    /// Creates a router that calls `renew` at each request for a new table.
     pub fn new(
         table: GenerationTable,
         renew: Box<dyn Fn() -> Option<GenerationTable>>,
@@ -125,7 +126,7 @@ impl Router {
 
     fn table(&self) -> GenerationTable {
         if let Some(table) = (self.renew)() {
-            // What the logs before have collected is handed over.
+            // Dropping the previous logs passes on the lines that they have collected.
             self.access.replace(table.0.access.take());
             *self.table.borrow_mut() = table;
         }
@@ -135,7 +136,7 @@ impl Router {
     async fn answer(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let request = exchange.request();
         if let Some(response) = self.challenges.response(request.path()) {
-            // Before sites, routes and redirects: the authority asks at every name.
+            // Precedes sites, routes and redirects: certificate authorities request it for every host name.
             let mut fields = Fields::new();
             fields.push(Name::ContentType, b"application/octet-stream");
             return exchange.reply(Status::OK, &fields, response.as_bytes()).await;
@@ -149,14 +150,14 @@ impl Router {
         match table.costs.begin(exchange, &self.turn) {
             None => {
                 let choice = self.choose(&table, site, introduced, exchange)?;
-                // Most requests: straight to the handler, which saves them the steps that others need.
+                // Fast path of most requests, which need none of the other steps.
                 if let &RouteChoice::Proxy(proxy) = &choice {
                     drop(choice);
                     return proxy.serve(exchange).await;
                 }
                 self.serve_choice(&table, (site, level), choice, exchange).await
             }
-            // Made in its box, as it is seldom.
+            // Constructed in its box because it is rare.
             Some(meter) => {
                 let measured = async {
                     let choice = self.choose(&table, site, introduced, exchange)?;
@@ -167,7 +168,7 @@ impl Router {
         }
     }
 
-    /// Chooses what answers a request; `introduced` says whether its client is known.
+    /// Chooses how a request is answered; `introduced` is the result of determining its client.
     fn choose<'t>(
         &self,
         table: &'t RouteTable,
@@ -203,7 +204,7 @@ impl Router {
                 return Ok(RouteChoice::NoRoute(path, outcome));
             };
             let Some(rules) = route.search() else {
-                // The routes decide: a path whose empty segments lead to another one is passed on without them.
+                // Empty segments are passed on only if the path with them matches the same route.
                 if let Some(sent) = path.as_sent(&exchange.request()) {
                     let found = find_route(table, site, &exchange.request(), &sent);
                     path.goes_as_sent = found.is_some_and(|other| Rc::ptr_eq(other, route));
@@ -264,25 +265,25 @@ impl Router {
     }
 }
 
-/// What answers a request.
+/// Choice of how a request is answered.
 enum RouteChoice<'t> {
-    /// The proxy of a route that asks for nothing else.
+    /// The proxy of a route without other steps.
     Proxy(&'t Proxy),
     Route(RequestPath, &'t Rc<Route>),
-    /// A redirect to HTTPS, with these fields.
+    /// Redirect to HTTPS with these fields.
     Https(Fields),
     /// 421, for this reason.
     Misdirected(&'static str),
-    /// No route: the site's own answer, or the error.
+    /// No route matches, or the request has the given error.
     NoRoute(RequestPath, Result<(), Fault>),
 }
 
-/// The site of a request: by its host, of those that answer at the address that it came to.
+/// Returns the site of a request, by its host and the listener that accepted it.
 fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
     table.routes.site(request.authority(), request.listener_key())
 }
 
-/// The route of a request with this path; none for what asks the server itself.
+/// Returns the route of a request with this path. `None` for `CONNECT` and the target `*`.
 fn find_route<'t>(
     table: &'t RouteTable,
     site: usize,
@@ -298,18 +299,18 @@ fn find_route<'t>(
         Some(&table.sites[site][table.routes.find_in(site, &wanted, FieldsOf(request))?])
     };
     let (path, method) = (path.bytes(request), request.method_name());
-    // A preflight is for the route of the request that it asks about, where that route has rules for it.
+    // A preflight belongs to the route of the actual request, if that route has CORS rules.
     let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
     let found = asked.filter(|route| route.cors.is_some()).or_else(|| find_at(path, method))?;
     if !matches!(found.handler, Handler::Php(_)) {
         return Some(found);
     }
-    // A script with a path behind it is for the route of the script itself: what is refused there is refused here.
+    // A path below a script belongs to the route of the script, so that access rules of that route apply.
     let of_scripts = files::scripts_within(path).filter_map(|script| find_at(script, method));
     of_scripts.into_iter().find(|other| !Rc::ptr_eq(other, found)).or(Some(found))
 }
 
-/// RFC 9110 section 15.5.20.
+/// 421 (RFC 9110 section 15.5.20).
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 async fn serve_route(
@@ -359,7 +360,7 @@ async fn serve_route(
     let path = rewritten.as_ref().unwrap_or(path);
     let route = match &route.release {
         None => route,
-        // Boxed, as few routes have it.
+        // Boxed because few routes need it.
         Some(release) => match Box::pin(release.begin(exchange)).await? {
             ReleaseStep::Answered => return Ok(()),
             ReleaseStep::Serve => route,
@@ -397,7 +398,7 @@ async fn serve_route(
     serve_cached(handler, route, exchange, &passed).await
 }
 
-/// Serves a file, or lets the server of scripts answer.
+/// Serves a request of a PHP route: a file or a script.
 async fn serve_php(
     php: &PhpRoute,
     route: &Rc<Route>,
@@ -418,7 +419,7 @@ async fn serve_php(
     }
 }
 
-/// Applies what a site does before its routes. Returns whether there is a response.
+/// Applies the maintenance and crawler rules of a site. Returns whether the request has been answered.
 async fn guarded(
     guard: &SiteGuard,
     route: Option<&Route>,
@@ -440,7 +441,7 @@ async fn guarded(
     Ok(true)
 }
 
-/// Serves with a handler that has no fallback, or from the cache in front of it.
+/// Serves a request with a handler that has no fallback, from the cache in front of it if there is one.
 async fn serve_cached(
     handler: &Handler,
     route: &Rc<Route>,
@@ -459,7 +460,7 @@ async fn serve_cached(
     cache.serve(exchange, origin, limit::of_misses(route.rates.as_ref())).await
 }
 
-/// The handler that a cache is in front of.
+/// Handler behind a cache.
 struct RouteHandler {
     route: Rc<Route>,
     is_fallback: bool,
@@ -489,7 +490,7 @@ impl RouteHandler {
     }
 }
 
-/// Serves with a handler that has no fallback, once there is a place in it.
+/// Serves a request with a handler that has no fallback, after waiting in the queue of the route.
 async fn serve_handler(
     handler: &Handler,
     route: &Route,
@@ -498,14 +499,14 @@ async fn serve_handler(
 ) -> Result<(), Fault> {
     let Some(queue) = &route.queue else { return serve_admitted(handler, route, exchange, path).await };
     let Some(place) = queue.admit(exchange).await? else { return Ok(()) };
-    // It is given back when the client has left and nobody works for it any more, or here.
+    // The permit is returned below or, if the client has left, when the last task for the request ends.
     exchange.set_handler_place(Some(Rc::new(place)));
     let served = serve_admitted(handler, route, exchange, path).await;
     exchange.set_handler_place(None);
     served
 }
 
-/// The same, where there is a place.
+/// Serves a request that has passed the queue.
 async fn serve_admitted(
     handler: &Handler,
     route: &Route,
@@ -525,7 +526,8 @@ async fn serve_admitted(
         Handler::Redirect { to, status } => {
             let mut location = Vec::new();
             to.write(&mut location, &values(exchange, &route.prefix));
-            // `$rest` may begin with a slash if empty segments are kept: it must not become a host name.
+            // `$rest` may begin with a slash if empty segments are kept. A leading `//` would be read as a
+            // host name.
             if !to.start().starts_with("//") && location.starts_with(b"//") {
                 let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
                 location.drain(..slashes - 1);
@@ -547,7 +549,7 @@ async fn serve_admitted(
     }
 }
 
-/// Passes a request on to where there is a response, or the name of a file in place of one.
+/// Passes a request to an upstream server or application, and sends the file that the response names, if any.
 async fn pass_on(
     handler: &Handler,
     route: &Route,
@@ -564,7 +566,7 @@ async fn pass_on(
         Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } | Handler::Fill(_) => Ok(()),
     };
     match (&route.internals, exchange.take_named_file()) {
-        // Boxed, as it is seldom.
+        // Boxed because it is rare.
         (Some(internals), Some(file)) => {
             Box::pin(internal::send(internals, route.auth.as_ref(), exchange, file)).await
         }

@@ -1,11 +1,11 @@
-//! Responses that are fixed but for the variables in their bodies.
+//! Fixed responses with variables in their bodies.
 
 use http::{Fields, Status, Template};
 use net::{Exchange, Fault};
 
 use crate::edits::values;
 
-/// A fixed response but for the variables in its body.
+/// Response whose body is a template.
 pub struct FilledResponse {
     pub(crate) status: Status,
     pub(crate) fields: Fields,
@@ -13,20 +13,20 @@ pub struct FilledResponse {
     pub(crate) escape: BodyEscape,
 }
 
-/// How values are written in a body.
+/// Escaping of values in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyEscape {
     None,
-    /// For HTML and XML: no value becomes markup.
+    /// HTML and XML: values cannot contain markup.
     Markup,
-    /// For JSON: no value ends its string.
+    /// JSON: values cannot end the string that contains them.
     Json,
-    /// For JavaScript: no value ends its string or template, or the element that the script stands in.
+    /// JavaScript: values cannot end the string, template literal or `<script>` element that contains them.
     Script,
 }
 
 impl BodyEscape {
-    /// That of a media type.
+    /// Returns the escaping for a media type.
     pub(crate) fn of(media_type: &str) -> BodyEscape {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
@@ -39,7 +39,7 @@ impl BodyEscape {
         }
     }
 
-    /// Escapes what is in a text from a byte on.
+    /// Escapes the bytes of `out` from `start` on.
     pub(crate) fn escape(self, out: &mut Vec<u8>, start: usize) {
         if self == BodyEscape::None {
             return;
@@ -64,10 +64,10 @@ impl BodyEscape {
 }
 
 impl FilledResponse {
-    /// Sends it.
+    /// Sends the response.
     ///
     /// # Errors
-    /// The client's.
+    /// Those of sending to the client.
     pub(crate) async fn serve(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<(), Fault> {
         let mut body = Vec::new();
         self.body.write_each(&mut body, &values(x, prefix), |out, start| self.escape.escape(out, start));

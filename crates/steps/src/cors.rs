@@ -1,11 +1,11 @@
-//! Cross-origin requests in front of a route: the answers to preflights, and the fields of all other responses.
+//! Cross-origin requests (CORS): answers to preflights, and the fields of all other responses.
 
 use admission::{CorsRules, OriginPattern};
 use config::{Cors, CorsOrigin};
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, Request};
 
-/// What `Access-Control-Request-Method` says in a preflight.
+/// Returns the value of `Access-Control-Request-Method`; `None` if the request is not a preflight.
 pub fn preflight_method<'x>(request: &Request<'x>) -> Option<&'x [u8]> {
     if request.method() != Method::Options || request.field(Name::Origin).is_none() {
         return None;
@@ -18,7 +18,7 @@ fn named<'x>(request: &Request<'x>, wanted: &[u8]) -> Option<&'x [u8]> {
     fields.find(|(_, name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, _, value)| value)
 }
 
-/// The rules of a checked configuration.
+/// Converts the `cors` directive of a checked configuration to rules.
 pub fn rules(cors: &Cors) -> CorsRules {
     let pattern = |origin: &CorsOrigin| match origin {
         CorsOrigin::Any => None,
@@ -37,9 +37,10 @@ pub fn rules(cors: &Cors) -> CorsRules {
     }
 }
 
-/// Adds the fields to whatever is answered, also errors, in place of what others say of them.
+/// Sets the CORS fields of the response, including error responses. They replace those of upstream servers
+/// and applications.
 pub fn mark(rules: &CorsRules, x: &mut Exchange<'_>) {
-    // A preflight's own answer has them already.
+    // The answer to a preflight already has them.
     if preflight_method(&x.request()).is_some() {
         return;
     }
@@ -47,7 +48,7 @@ pub fn mark(rules: &CorsRules, x: &mut Exchange<'_>) {
     x.replace_fields(&CorsRules::REPLACED, &fields);
 }
 
-/// Answers a preflight. Returns whether the request is still to be served.
+/// Answers a preflight. Returns `false` if the request has been answered.
 ///
 /// # Errors
 /// The client is gone.

@@ -1,8 +1,11 @@
-//! Steps before the handler of a route: limits, authentication, cross-origin requests, releases, maintenance.
+//! Steps that run before the handler of a route: limits, queues, authentication, cross-origin requests,
+//! releases, maintenance and crawler rules.
 //!
-//! It owns each step and its tables of clients. It never answers for a handler; a route without such directives has no steps.
+//! This crate owns each step and its tables of clients. It never routes a request or produces the content of
+//! a route: a step passes the request on, delays it or answers it. A route without such directives has no
+//! steps.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod shaping;
 pub mod limit;

@@ -1,4 +1,5 @@
-//! Limits on how often clients ask: what a request is counted by, and what becomes of one that comes too early. `admission` decides.
+//! Rate and concurrency limits of sites and routes: the key of a request, and the response if it exceeds a
+//! limit. Counting is implemented in `admission`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,33 +25,33 @@ use logging::notice::ErrorLog;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
 
-/// What a request that waits for its turn is charged, in bytes, beside its connection.
+/// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;
 const REASON: &str = "too many requests: try again later";
 
-/// A limit of a site or route, which all cores share.
+/// A limit of a site or route, shared by all cores.
 pub(crate) struct SharedLimit {
     of: RateLimit,
-    /// Where it is: the handler is empty, and for a site's limit the route too.
+    /// Site and route of the limit. The handler is empty; for a limit of a site the route is empty too.
     place: RouteLabels,
     counter: LimitCounter,
-    /// What other servers get of it.
+    /// Table exchanged with other servers, if the limit is shared with them.
     shared: Option<Arc<dyn SharedTable>>,
     name: String,
-    /// Its member of `RateLimit-Policy`.
+    /// Item of this limit in `RateLimit-Policy`.
     policy: Option<String>,
 }
 
-/// What counts.
+/// Counter of a limit.
 #[derive(Debug)]
 enum LimitCounter {
-    /// How often a key asks.
+    /// Requests per key and period.
     Rate(Arc<Limiter>),
-    /// What it has under way.
+    /// Concurrent requests per key.
     Concurrent(Arc<ConcurrencyLimiter>),
 }
 
-/// The limits of a configuration, by site: its own, and those of its routes.
+/// Limits of a configuration by site: those of the site itself and those of its routes.
 #[derive(Default)]
 pub struct LimitPlan(Vec<SiteLimits>);
 
@@ -61,7 +62,7 @@ struct SiteLimits {
 }
 
 impl LimitPlan {
-    /// Makes them. A limit that is as it was `before` is the same one, with its counts.
+    /// Creates the limits. One that is configured as in `before` keeps its counts.
     pub fn new(config: &Config, before: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
         let mut before_at: HashMap<&RouteLabels, Vec<&Arc<SharedLimit>>> = HashMap::new();
         for limit in before.into_iter().flat_map(LimitPlan::all) {
@@ -96,12 +97,12 @@ impl LimitPlan {
         self.0.iter().flat_map(|site| site.own.iter().chain(site.routes.iter().flatten()))
     }
 
-    /// What other servers get of those that they share.
+    /// Returns the tables of the limits that are shared with other servers.
     pub fn shared(&self) -> impl Iterator<Item = Weak<dyn SharedTable>> {
         self.all().filter_map(|limit| limit.shared.as_ref().map(Arc::downgrade))
     }
 
-    /// What they have done, for operators.
+    /// Returns the metrics of all limits.
     pub fn metrics(&self) -> Vec<LimitMetrics> {
         let metrics = |limit: &Arc<SharedLimit>| {
             let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
@@ -128,19 +129,19 @@ impl LimitPlan {
         self.all().map(metrics).collect()
     }
 
-    /// One core's part of the limits of a route, its site's first; `None` where there are none.
+    /// Returns the limits of a route, those of its site first, for one core. `None` if there are none.
     pub fn of(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
         let site = self.0.get(site)?;
         rules(site.own.iter().chain(site.routes.get(route)?).collect(), notices)
     }
 
-    /// The same without the limits of its site.
+    /// Returns the limits of a route without those of its site.
     pub fn of_route(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
         rules(self.0.get(site)?.routes.get(route)?.iter().collect(), notices)
     }
 }
 
-/// One core's part of these limits; `None` where there are none.
+/// Creates the rules of one core. `None` if there are no limits.
 fn rules(all: Vec<&Arc<SharedLimit>>, notices: Option<&ErrorLog>) -> Option<RateRules> {
     if all.is_empty() {
         return None;
@@ -185,7 +186,7 @@ impl SharedLimit {
         }
     }
 
-    /// What it limits, for the log.
+    /// Describes the limit for the log.
     fn amount(&self) -> String {
         match (self.of.rate, self.of.concurrent) {
             (_, Some(max)) => format!("{max} at the same time"),
@@ -194,12 +195,12 @@ impl SharedLimit {
     }
 }
 
-/// The limits of one route on one core.
+/// Limits of one route on one core.
 pub struct RateRules {
     rules: Vec<RateRule>,
-    /// The value of `RateLimit-Policy`.
+    /// Value of `RateLimit-Policy`.
     policies: String,
-    /// Whether a limit counts only what the cache does not answer.
+    /// Whether a limit counts only requests that the cache does not answer.
     pub(crate) has_misses: bool,
     notices: Option<ErrorLog>,
 }
@@ -209,32 +210,33 @@ struct RateRule {
     except: Sources,
 }
 
-/// Which limits are asked.
+/// Selects the limits that [`admit`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedRequests {
-    /// All.
+    /// All limits.
     All,
-    /// Those that count every request.
+    /// Limits that count every request.
     Requests,
-    /// Those that count only what the cache does not answer.
+    /// Limits that count only requests that the cache does not answer.
     Misses,
 }
 
-/// What the limits say of a request.
+/// Result of checking a request against the limits.
 #[derive(Default)]
 pub(crate) struct Checked {
-    /// The limit that refuses it, and in how many nanoseconds it would not; `None` where nobody knows.
+    /// Index of the limit that refuses the request, and the time until it would admit it in nanoseconds.
+    /// `None` for a concurrency limit, where the time is unknown.
     refused: Option<(usize, Option<u64>)>,
     wait_ns: u64,
     places: Vec<DelayPlace>,
-    /// Its places among the requests under way.
+    /// Permits of the concurrency limits.
     under_way: Vec<ConcurrencyPlace>,
-    /// Members of `RateLimit` for a response that passes.
+    /// Items of `RateLimit` for the response to an admitted request.
     states: Vec<String>,
 }
 
 impl Checked {
-    /// Whether there is nothing to do.
+    /// Whether the request passes without delay, permits or response fields.
     pub(crate) fn is_plain(&self) -> bool {
         self.refused.is_none()
             && self.places.is_empty()
@@ -244,7 +246,7 @@ impl Checked {
 }
 
 impl RateRules {
-    /// Counts a request. It allocates nothing, unless it is to be delayed, fields are to be sent, or what it is counted by is
+    /// Counts a request. Allocates only if the request is delayed, response fields are needed, or the key is
     /// encoded.
     pub(crate) fn check(&self, x: &Exchange<'_>, counted: CountedRequests) -> Checked {
         let (request, now_ns) = (x.request(), x.core().now_us().saturating_mul(1_000));
@@ -304,7 +306,7 @@ impl RateRules {
         checked
     }
 
-    /// Takes back what the limits before the one at `index` have counted, which refuses the request.
+    /// Refunds the request to the limits before `index`, the one that refuses it.
     fn refund(
         &self,
         index: usize,
@@ -314,14 +316,14 @@ impl RateRules {
     ) {
         for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run) {
             let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };
-            // Those by which it would wait get its turn back with its place.
+            // Limits that would delay the request are refunded when `checked.places` is dropped.
             if !checked.places.iter().any(|place| place.is_of(limiter)) {
                 limiter.refund(rule.key(request).limit_key(), now_ns);
             }
         }
     }
 
-    /// Does what is decided: waits, or answers. Returns whether the request may be served.
+    /// Carries out the result: delays or answers the request. Returns `false` if it has been answered.
     ///
     /// # Errors
     /// The client is gone.
@@ -381,7 +383,7 @@ impl RateRules {
         }
     }
 
-    /// One line a second for each limit, however many clients are over it.
+    /// Reports at most one line per second for each limit, regardless of the number of clients.
     fn report(&self, shared: &SharedLimit, client: Peer, what: &str) {
         let Some(notices) = &self.notices else { return };
         let SharedLimit { place, name, .. } = shared;
@@ -396,7 +398,7 @@ impl RateRules {
 }
 
 impl RateRule {
-    /// What a request is counted by.
+    /// Returns the hasher of a request's key. A key that the request does not have is replaced by its client.
     fn key(&self, request: &Request<'_>) -> KeyHasher {
         let of = &self.shared.of;
         let mut hasher = self.shared.hasher();
@@ -421,7 +423,7 @@ impl RateRule {
                 RateKey::Host => {
                     let authority = request.authority();
                     let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
-                    // With the dot of the root it is the same host.
+                    // A trailing dot (the DNS root) denotes the same host.
                     hasher.add(&host.strip_suffix(b".").unwrap_or(host).to_ascii_lowercase());
                     continue;
                 }
@@ -439,7 +441,7 @@ impl RateRule {
     }
 }
 
-/// Adds a client by its address, or by the network that is one client's.
+/// Adds a client's address to a key, reduced to the prefix length that identifies a client.
 pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
     let address = match client {
         Peer::Unix => return hasher.add(b"unix"),
@@ -457,24 +459,25 @@ pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
     }
 }
 
-/// The value that all of these have. Where they differ, nobody knows which one the origin takes: there is none.
+/// Returns the common value of all occurrences. `None` if they differ, because origins differ in which one
+/// they use.
 fn sole<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
     let first = values.next()?;
     values.all(|other| other == first).then_some(first)
 }
 
-/// The value of a parameter, as the origin decodes it.
+/// Returns the value of a query parameter, decoded as origins do.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
     sole(form::values(query, name)).flatten()
 }
 
-/// The value of a cookie, as most origins decode it: without quotes, and from percent-encoding.
+/// Returns the value of a cookie as most origins decode it: without quotes, percent-decoded.
 fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
     let value = http::scan::trim(value);
     form::decoded(value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value))
 }
 
-/// Asks the limits of a route. Returns whether the request may be served.
+/// Checks a request against the limits of a route. Returns `false` if the request has been answered.
 ///
 /// # Errors
 /// The client is gone.
@@ -488,11 +491,11 @@ pub async fn admit(
     if checked.is_plain() {
         return Ok(true);
     }
-    // Boxed, as it is seldom.
+    // Boxed because it is rare.
     Box::pin(rates.apply(x, checked)).await
 }
 
-/// The rules of a route that only what its cache does not answer is counted by.
+/// Returns the rules of a route if one of its limits counts only requests that the cache does not answer.
 pub fn of_misses(rates: Option<&Rc<RateRules>>) -> Option<&RateRules> {
     rates.map(|rates| &**rates).filter(|rates| rates.has_misses)
 }

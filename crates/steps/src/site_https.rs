@@ -1,22 +1,23 @@
-//! What a site demands of connections: TLS, and clients' certificates.
+//! TLS and client certificates required by a site.
 
 use control::HttpChallenges;
 use net::{Peer, Request};
 
-/// What a site demands of connections.
+/// Requirements of a site for the connections of its requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SiteHttps {
-    /// The port that requests without TLS are redirected to.
+    /// Port to which requests without TLS are redirected.
     pub redirect_port: Option<u16>,
-    /// The demands on clients' certificates; 0 for none.
+    /// Identifier of the client certificate policy; 0 if no certificate is required.
     pub policy: u64,
 }
 
-/// What a certificate authority asks for without TLS (RFC 8555 section 8.3).
+/// Path prefix of HTTP-01 challenges, which are served without TLS (RFC 8555 section 8.3).
 const ACME_PATH: &[u8] = HttpChallenges::PATH.as_bytes();
 
 impl SiteHttps {
-    /// Where to redirect a request that came without TLS.
+    /// Returns the HTTPS URL to which a request without TLS is redirected. `None` if the request is not
+    /// redirected.
     pub fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let port = self.redirect_port?;
         let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
@@ -37,8 +38,8 @@ impl SiteHttps {
         Some(location)
     }
 
-    /// Why the request is refused if the connection does not meet exactly the site's demands on client certificates. A
-    /// connection without TLS meets none, whatever a trusted proxy reports of its own.
+    /// Returns the reason to refuse a request; `None` if its connection was made under exactly the site's
+    /// client certificate policy. A connection without TLS has policy 0, even if a trusted proxy reports TLS.
     pub fn misdirected(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
         let policy = request.tls().map_or(0, |session| session.policy);
         match request.tls() {

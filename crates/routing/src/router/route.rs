@@ -1,4 +1,4 @@
-//! A route, ready to serve, and the kinds of handlers.
+//! Routes with their steps, and the kinds of handlers.
 
 use std::rc::Rc;
 
@@ -24,30 +24,30 @@ use steps::limit::RateRules;
 use steps::release::Release;
 use steps::shaping::queue::QueueRule;
 
-/// The kinds of handlers.
+/// Handler of a route.
 pub enum Handler {
     /// Files of a directory.
     Files(Box<Files>),
     /// Upstream servers.
     Proxy(Proxy),
-    /// Scripts of PHP.
+    /// PHP scripts.
     Php(Box<PhpRoute>),
-    /// An application.
+    /// A hosted application.
     App(Mounted),
     /// A redirect.
     Redirect {
         /// Value of `Location`.
         to: Template,
-        /// A status of the class 3xx.
+        /// Redirect status (3xx).
         status: Status,
     },
     /// A fixed response.
     Respond {
-        /// Its status.
+        /// Status of the response.
         status: Status,
-        /// Its header fields.
+        /// Header fields of the response.
         fields: Fields,
-        /// Its content.
+        /// Body of the response.
         body: Vec<u8>,
     },
     /// A fixed response with variables in its body.
@@ -55,7 +55,7 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// The files among what it serves.
+    /// Returns the files that the handler serves, if any.
     pub(super) fn files(&self) -> Option<&Files> {
         match self {
             Handler::Files(files) => Some(files),
@@ -65,66 +65,67 @@ impl Handler {
     }
 }
 
-/// A route, ready to serve.
+/// A route on one core, with all of its rules.
 pub struct Route {
-    /// Answers requests that pass all steps.
+    /// Handler of requests that pass all steps.
     pub handler: Handler,
-    /// The handler used when `handler` finds no file.
+    /// Handler used if `handler` finds no file.
     pub otherwise: Option<Handler>,
-    /// What it makes of the path, where that is something.
+    /// Captures and rewrites of the path.
     pub path_rules: Option<Box<PathRules>>,
-    /// Length of the prefix removed from the path for the handler, in bytes.
+    /// Prefix removed from the path for files.
     pub strip: Strip,
-    /// The part of its path before the final `*`, for `$rest`.
+    /// Part of the route's path before the final `*`, for `$rest`.
     pub prefix: Vec<u8>,
-    /// Whether paths with encoded slashes are answered; not by files.
+    /// Whether paths with encoded slashes are accepted. Files never accept them.
     pub keeps_encoded_slashes: bool,
-    /// Largest request body in bytes.
+    /// Maximum size of the request body, in bytes.
     pub body_bytes_max: u64,
-    /// Milliseconds without a byte of the request body.
+    /// Timeout between bytes of the request body, in milliseconds.
     pub body_ms: u64,
-    /// Milliseconds in which the client takes no byte of the response.
+    /// Timeout for the client to accept bytes of the response, in milliseconds.
     pub write_ms: u64,
-    /// How fast each of its responses is sent, where that is limited.
+    /// Bandwidth limit of each response.
     pub bandwidth: Option<Bandwidth>,
     /// Edits of response fields.
     pub edits: RouteEdits,
-    /// The cache in front of its upstream servers and applications.
+    /// Cache in front of upstream servers and applications.
     pub cache: Option<RouteCache>,
-    /// The clients that it answers.
+    /// Clients that are allowed to use the route.
     pub client_access: ClientAccess,
-    /// How often they may ask.
+    /// Rate and concurrency limits.
     pub rates: Option<Rc<RateRules>>,
-    /// How many are in its handler at once.
+    /// Queue in front of the handler.
     pub queue: Option<QueueRule>,
-    /// What it asks of clients.
+    /// Authentication.
     pub auth: Option<RouteAuth>,
-    /// Which other origins may read its responses, where it says so.
+    /// CORS rules.
     pub cors: Option<CorsRules>,
-    /// What its requests are counted under.
+    /// Label under which requests are counted.
     pub label: usize,
-    /// Whether its site's error pages are sent in place of errors of applications and upstream servers.
+    /// Whether error responses of applications and upstream servers are replaced by the site's error pages.
     pub intercepts_errors: bool,
-    /// Compression of its responses.
+    /// Compression of responses.
     pub compression: Option<Rc<Compression>>,
-    /// What is replaced in the bodies of its responses.
+    /// Replacements in response bodies.
     pub replacement: Option<Box<RouteReplacement>>,
-    /// What is done with its requests before the handler, where a release has rules for them.
+    /// Fault injection, mirroring and splitting.
     pub release: Option<Box<Release>>,
-    /// The branches of its split.
+    /// Branches of the split.
     pub branches: Vec<Rc<Route>>,
-    /// What its site does before it does anything.
+    /// Maintenance and crawler rules of the site.
     pub guard: Option<Rc<SiteGuard>>,
-    /// The files that its handler may name in place of a response.
+    /// Internal routes whose files the handler may name in place of a response.
     pub internals: SiteInternals,
-    /// Whether nothing stands between a request and its handler ([`Route::stands_alone`]).
+    /// Whether requests go straight to the handler ([`Route::stands_alone`]).
     pub is_direct: bool,
 }
 
 impl Route {
-    /// Whether its requests go to its handler with nothing asked before, changed on the way, or kept from the response.
+    /// Whether the route only has a handler: no step checks, changes or delays requests, and responses are
+    /// processed only by edits and compression.
     pub fn stands_alone(&self) -> bool {
-        // Each field is named here, so that a new one cannot be forgotten.
+        // All fields are listed, so that adding one requires a decision here.
         let Route {
             handler: _,
             otherwise,
@@ -161,7 +162,8 @@ impl Route {
         admits_all && asks_nothing && changes_nothing && has_one_handler && sends_as_it_comes
     }
 
-    /// Prepares a request for its proxy, where that is all it has: what [`serve_route`] does of a route that stands alone.
+    /// Returns the proxy of a route that stands alone, after preparing the request as `serve_route` would.
+    /// `None` for other routes.
     pub(super) fn direct_proxy(
         &self,
         exchange: &mut Exchange<'_>,
@@ -175,12 +177,13 @@ impl Route {
         Ok(Some(proxy))
     }
 
-    /// Whether it or a branch of it looks for files.
+    /// Whether the route or one of its branches serves files.
     pub(super) fn serves_files(&self) -> bool {
         self.handler.files().is_some() || self.branches.iter().any(|branch| branch.serves_files())
     }
 
-    /// Sets what the route says of a request's body and response. Returns the handlers, as [`Route::handlers`] does.
+    /// Applies the route's compression, body limit and timeouts. Returns the handlers, as [`Route::handlers`]
+    /// does.
     pub(super) fn begin(
         &self,
         exchange: &mut Exchange<'_>,
@@ -193,12 +196,13 @@ impl Route {
         Ok(handlers)
     }
 
-    /// Its rules, where it only rewrites the path.
+    /// Returns the path rules if the route only rewrites the path.
     pub(super) fn search(&self) -> Option<&PathRules> {
         self.path_rules.as_deref().filter(|rules| rules.is_search)
     }
 
-    /// Refuses a path with an encoded slash, unless the route keeps it: before a rewrite, which may leave it out.
+    /// Refuses a path with an encoded slash, unless the route keeps it. Called before a rewrite, which may
+    /// drop the slash.
     ///
     /// # Errors
     /// 400.
@@ -209,17 +213,17 @@ impl Route {
         }
     }
 
-    /// The handler for a path, and its fallback.
+    /// Returns the handler for a path, and its fallback.
     ///
     /// # Errors
-    /// 400 for a path with an encoded slash, unless the route keeps it; for files always, because no file has a slash
-    /// in its name.
+    /// 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
+    /// file name contains a slash.
     fn handlers(&self, path: &RequestPath, method: Method) -> Result<(&Handler, Option<&Handler>), Reject> {
         self.refuse_encoded_slash(path)?;
         let is_for_files = matches!(method, Method::Get | Method::Head) && !path.has_encoded_slash;
         match (&self.handler, &self.otherwise) {
             (Handler::Files(_), None) if path.has_encoded_slash => Err(ENCODED_SLASH),
-            // Files answer GET and HEAD; other methods go to the fallback.
+            // Files are served for GET and HEAD only; other methods go to the fallback.
             (Handler::Files(_), Some(otherwise)) if !is_for_files => Ok((otherwise, None)),
             (handler, otherwise) => Ok((handler, otherwise.as_ref())),
         }

@@ -1,4 +1,5 @@
-//! The router as the service of a core's connections: a request is answered by its configuration, then counted and logged.
+//! [`Service`] of a core's connections: answers requests by the current configuration, then counts and logs
+//! them.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -16,7 +17,7 @@ use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
 use http::path::without_secrets;
 
-/// One core's router, behind the pointer that its log flusher shares.
+/// Router of one core, shared with its log flusher.
 pub struct SharedRouter(pub Rc<Router>);
 
 impl Service for SharedRouter {
@@ -72,7 +73,7 @@ impl Service for SharedRouter {
     }
 }
 
-/// A line for the error log: whose request it was, and what is to be said of it.
+/// Formats a line of the error log: client, target, upstream server and message.
 fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
     let upstream = record.notes.upstream.as_ref().filter(|_| matches!(record.fault, Some(Fault::Broken(_))));

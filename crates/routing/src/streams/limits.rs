@@ -1,4 +1,4 @@
-//! How many connections a stream, and each of its clients, may have. All cores count together.
+//! Connection limits of streams and their clients, counted over all cores.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use admission::{ConcurrencyLimiter, ConcurrencyPlace, TooMany};
 use config::Config;
 use net::{MemoryBudget, Peer};
 
-/// Clients of a stream that are counted.
+/// Maximum clients counted for each stream.
 const CLIENTS_MAX: usize = 200_000;
-/// Bits of an IPv6 address that are not one client's own.
+/// Low bits of an IPv6 address that are ignored: all addresses of a /64 network count as one client.
 const HOST_BITS: u32 = 64;
 
-/// The limits of a stream.
+/// Connection limits of a stream.
 #[derive(Clone, Debug)]
 pub struct StreamLimits {
     stream: String,
@@ -20,14 +20,15 @@ pub struct StreamLimits {
     of_clients: Arc<ConcurrencyLimiter>,
 }
 
-/// A connection's places under the limits.
+/// Permits of a connection; dropping them releases it.
 #[derive(Debug, Default)]
 pub(crate) struct StreamPlaces {
     _places: [Option<ConcurrencyPlace>; 2],
 }
 
 impl StreamLimits {
-    /// Those of the streams of a configuration, in its order. A stream that was there `before` counts the connections that it has.
+    /// Returns the limits of a configuration's streams, in their order. A stream with the same label in
+    /// `before` keeps its counts.
     pub fn of(config: &Config, before: &[StreamLimits], memory: &MemoryBudget) -> Vec<StreamLimits> {
         let limits = |stream: &config::Stream| {
             let label = stream.label();
@@ -49,10 +50,10 @@ impl StreamLimits {
         StreamLimits { stream, all: limiter(1), of_clients: limiter(CLIENTS_MAX) }
     }
 
-    /// One more connection of a client.
+    /// Counts a connection of a client until the permits are dropped.
     ///
     /// # Errors
-    /// The stream, or the client, has as many as it may.
+    /// The stream or the client has reached its limit.
     pub(crate) fn enter(&self, client: Peer) -> Result<StreamPlaces, TooMany> {
         let all = match self.all.max() {
             0 => None,

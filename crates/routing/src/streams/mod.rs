@@ -1,4 +1,4 @@
-//! Streams: connections that are relayed to upstream servers as they are.
+//! Streams: TCP connections that are relayed to upstream servers.
 
 pub mod limits;
 pub mod route;

@@ -1,4 +1,4 @@
-//! The streams of one core: which of them takes a connection, and how it is relayed.
+//! Selection of the stream for a connection, and relaying.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -17,25 +17,25 @@ use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
 
-/// The streams of one core.
+/// Streams of one core.
 #[derive(Default)]
 pub struct StreamRoutes {
     streams: Vec<Rc<StreamRoute>>,
     listeners: Vec<StreamsOfListener>,
 }
 
-/// The streams of an address.
+/// Streams of a listening address.
 struct StreamsOfListener {
     key: String,
-    /// Places in [`StreamRoutes::streams`].
+    /// Indices in [`StreamRoutes::streams`].
     streams: Vec<usize>,
-    /// What no stream takes is for the sites.
+    /// Whether sites listen at this address too: they get connections that no stream accepts.
     has_sites: bool,
-    /// Connections that no stream takes are counted here.
+    /// Counters of connections that no stream accepts.
     untaken: Arc<StreamCounters>,
 }
 
-/// A stream, ready to relay.
+/// A configured stream on one core.
 pub(crate) struct StreamRoute {
     label: String,
     names: Vec<HostPattern>,
@@ -44,15 +44,15 @@ pub(crate) struct StreamRoute {
     access: ClientAccess,
     connect_ms: u64,
     idle_ms: u64,
-    /// Whether ends are written to the access logs.
+    /// Whether connections are written to the access logs.
     logs: bool,
-    /// By server.
+    /// Counters by upstream server.
     servers: Vec<Arc<StreamCounters>>,
-    /// Of connections that had no server.
+    /// Counters of connections without an upstream server.
     unserved: Arc<StreamCounters>,
 }
 
-/// What gets the record of each connection that is over.
+/// Receives the record of each connection when it ends.
 pub(crate) type StreamLog = Rc<dyn Fn(&RelayedConnection<'_>)>;
 
 fn ms(time: Duration) -> u64 {
@@ -60,7 +60,7 @@ fn ms(time: Duration) -> u64 {
 }
 
 impl StreamRoutes {
-    /// The streams of a configuration; `groups` are their upstream servers, in the same order.
+    /// Creates the streams of a configuration. `groups` are their upstream servers, in the same order.
     pub fn new(
         config: &Config,
         groups: &[Group],
@@ -103,7 +103,8 @@ impl StreamRoutes {
         table
     }
 
-    /// Decides about a connection. What it serves it reports to `log` at its end.
+    /// Decides whether a connection is relayed, passed to the sites or closed. Connections of streams are
+    /// reported to `log` when they end.
     pub(crate) fn choose(
         &self,
         start: &StreamStart<'_>,
@@ -112,7 +113,7 @@ impl StreamRoutes {
         generation: &Rc<CoreGeneration>,
     ) -> StreamChoice {
         let Some(listener) = self.listeners.iter().find(|listener| listener.key == start.listener) else {
-            // Its configuration has just been replaced.
+            // The listener belongs to a configuration that has just been replaced.
             return StreamChoice::Close;
         };
         let name = match start.opening {
@@ -172,7 +173,8 @@ impl StreamRoutes {
     }
 }
 
-/// The stream that has the name exactly; else the one with the longest wildcard; else the one without names.
+/// Returns the stream with exactly this name, else the one with the longest matching wildcard, else the one
+/// without names.
 fn of_name<'s>(
     streams: impl Iterator<Item = &'s Rc<StreamRoute>> + Clone,
     name: Option<&str>,
@@ -190,7 +192,7 @@ fn of_name<'s>(
     named.or_else(|| streams.into_iter().find(|stream| stream.names.is_empty()))
 }
 
-/// What there will be to say about a connection; reported when it is dropped, also where the server stops.
+/// Record of a connection. Dropping it logs and counts the connection, also when the server stops.
 struct StreamReport {
     core: Core,
     client: Peer,
@@ -213,7 +215,7 @@ impl StreamReport {
         }
     }
 
-    /// A side has taken bytes.
+    /// Counts bytes that were sent to a side.
     fn moved(&self, side: RelaySide, bytes: usize) {
         let (counters, bytes) = (self.counters(), bytes as u64);
         let (own, all) = match side {
@@ -247,7 +249,7 @@ impl Drop for StreamReport {
     }
 }
 
-/// Relays a connection until it is over, or its generation of the configuration is closed.
+/// Relays a connection until it ends or its generation of the configuration is closed.
 async fn serve(
     report: StreamReport,
     client: StreamClient,
@@ -259,14 +261,14 @@ async fn serve(
         report.end.set(relay(&report, client).await);
         Ok::<(), Fault>(())
     });
-    // Where it is closed, the connection ends as at a stop.
+    // If the generation is closed, the record keeps [`StreamEnd::Stopped`].
     let _ = generation.until_closed(work).await;
 }
 
 async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
     let stream = &*report.stream;
     let opened = stream.group.open_stream(&client, &stream.label, stream.connect_ms);
-    // Boxed, as it is soon over.
+    // Boxed because it is needed only until the connection is established.
     let mut upstream = match Box::pin(opened).await {
         Ok(upstream) => upstream,
         Err(NoUpstreamStream::Left) => return StreamEnd::Left,

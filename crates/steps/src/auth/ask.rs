@@ -1,7 +1,9 @@
-//! A server that is asked whether a request may be served: nginx's `auth_request`, Traefik's `forwardAuth`, Caddy's `forward_auth`.
+//! Authentication by an external server, like nginx's `auth_request`, Traefik's `forwardAuth` and Caddy's
+//! `forward_auth`.
 //!
-//! The question is a GET without a body, over connections that are kept. What lets the request in may say who sends it; anything else
-//! is the client's answer. Nothing is served where there is no answer.
+//! The subrequest is a GET without a body over keep-alive connections. A 2xx answer admits the request and
+//! may set fields that identify the client; any other answer is sent to the client. Without a usable answer
+//! the request is refused.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,48 +20,48 @@ use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
 
 use logging::notice::ErrorLog;
 
-/// The largest answer that goes to a client, in bytes.
+/// Maximum size of an answer that is sent to a client, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024;
-/// Of an answer that lets a request in this much content is read and dropped, so that its connection can be used again.
+/// Maximum content of a 2xx answer that is read and discarded so that its connection can be reused, in bytes.
 const IGNORED_BYTES_MAX: usize = 16 * 1024;
-/// What a request that waits is charged, in bytes, beside its connection.
+/// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 16 * 1024;
-/// Answers that are remembered, and bytes of them, over all cores.
+/// Maximum cached answers, and their bytes, of all cores together.
 const REMEMBERED_MAX: usize = 10_000;
 const REMEMBERED_BYTES_MAX: usize = 8 * 1024 * 1024;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
 const FOUND: Status = Status::of(302).expect("three digits");
 
-/// The servers that a configuration asks.
+/// Authentication servers of a configuration.
 #[derive(Default)]
 pub(super) struct AskPlan(Vec<Arc<SharedAsk>>);
 
-/// What is known of a server's answers, for all cores.
+/// Cached answers of an authentication server, shared by all cores.
 pub(super) struct SharedAsk {
     of: Auth,
     answers: Remembered<Arc<Fields>>,
-    /// With which requests are remembered.
+    /// Key of the HMAC that identifies requests in the cache.
     secret: hmac::Key,
 }
 
-/// A server, as one route asks it on one core.
+/// Authentication server of one route on one core.
 pub(crate) struct AskRoute {
     shared: Arc<SharedAsk>,
     target: String,
-    /// Only this server's answers set these fields of requests.
+    /// Request fields that only the answers of this server may set.
     names: Vec<Vec<u8>>,
-    /// `None` where a configuration is only tried out.
+    /// `None` if the configuration is only being checked.
     proxy: Option<Proxy>,
     limits: FetchLimits,
     remember_ms: u64,
     notices: Option<ErrorLog>,
 }
 
-/// What the server has answered.
+/// Answer of the authentication server.
 struct AuthAnswer {
     status: Status,
     fields: Fields,
-    /// Not read whole where the request is let in.
+    /// Empty for a 2xx answer, whose content is discarded.
     body: Vec<u8>,
 }
 
@@ -98,7 +100,8 @@ impl SharedAsk {
         Ok(SharedAsk { of: auth.clone(), answers, secret })
     }
 
-    /// What an answer for this request is remembered by: what the server gets to know of it, as far as `remember_by` names it.
+    /// Returns the cache key of a request: a digest of the client address, the method, the URL and the fields
+    /// named in `remember_by`.
     fn key(&self, request: &Request<'_>) -> RememberedKey {
         let mut sign = hmac::Context::with_key(&self.secret);
         let mut add = |part: &[u8]| {
@@ -121,7 +124,7 @@ impl SharedAsk {
 }
 
 impl AskRoute {
-    /// Whether both ask the same.
+    /// Whether both routes use the same `auth` directive.
     pub(super) fn is_same(&self, other: &AskRoute) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -145,7 +148,7 @@ impl AskRoute {
         }
     }
 
-    /// Asks, and answers a request that is not let in. Returns whether it may be served.
+    /// Asks the server, or uses a cached answer. Returns `false` if the request has been answered.
     pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let key = (self.remember_ms > 0).then(|| self.shared.key(&x.request()));
         if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, x.core().now_ms())) {
@@ -199,7 +202,7 @@ impl AskRoute {
         let mut response = proxy.fetch(question, &self.limits).await?;
         let (status, fields) = (response.status(), response.fields().clone());
         let (mut body, mut ignored) = (Vec::new(), 0);
-        // The status of a 2xx answer says all that matters: its content is read only to keep the connection, where it is small.
+        // The content of a 2xx answer is not used: it is read only so that the connection can be reused.
         let lets_in = matches!(status.code(), 200..300);
         loop {
             match response.read().await {
@@ -224,7 +227,7 @@ impl AskRoute {
         }
     }
 
-    /// The server has let the request in.
+    /// Applies a 2xx answer to the request and caches it.
     fn let_in(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<RememberedKey>) {
         let (mut own, mut cookies) = (Fields::new(), Fields::new());
         for (name, value) in answer.fields.iter() {
@@ -238,7 +241,7 @@ impl AskRoute {
         name_user(x, &own);
         x.amend(&self.names, &own);
         x.set_authorized();
-        // A session that the server has renewed is for this client alone, and now.
+        // An answer that sets cookies must not be cached: they belong to this client.
         if !cookies.is_empty() {
             x.add_fields(&cookies);
         } else if let Some(key) = key {
@@ -248,11 +251,11 @@ impl AskRoute {
         }
     }
 
-    /// The server's answer goes to the client.
+    /// Sends an answer other than 2xx to the client, or redirects it to the sign-in page.
     async fn answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
         let request = x.request();
         let (head, bytes) = request.head();
-        // A WebSocket handshake is a GET too, and a browser follows no redirection of it.
+        // A WebSocket handshake is a GET too, but browsers do not follow redirects of it.
         let is_page = matches!(request.method(), Method::Get | Method::Head) && head.upgrade(bytes).is_none();
         let fields = &mut answer.fields;
         if answer.status == UNAUTHORIZED
@@ -262,7 +265,7 @@ impl AskRoute {
             let mut found = Fields::new();
             let cookies = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
             for (name, value) in [(&b"Location"[..], &location[..])].into_iter().chain(cookies) {
-                // A `Location` that is not valid is none.
+                // An invalid `Location` is left out.
                 let _ = found.try_push(name, value);
             }
             found.push(Name::CacheControl, b"no-store");
@@ -288,7 +291,8 @@ impl AskRoute {
         x.reply(answer.status, &kept, &answer.body).await
     }
 
-    /// Where the client signs in; `None` where the configuration or the answer says nothing of it.
+    /// Returns the URL of the sign-in page. `None` if none is configured, or if it contains the answer's
+    /// `Location` and the answer has none.
     fn sign_in(&self, request: &Request<'_>, answer: &Fields) -> Option<Vec<u8>> {
         let mut location = Vec::new();
         for part in &self.shared.of.sign_in {
@@ -309,10 +313,10 @@ impl AskRoute {
     }
 }
 
-/// The question whether a request may be served.
+/// Builds the request to the authentication server.
 ///
 /// # Errors
-/// The request cannot be asked about.
+/// The request has fields or an authority that cannot be forwarded.
 fn question(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject> {
     const REFUSED: Reject = Reject::bad("a request that the authentication server cannot be asked about");
     let mut fields = Fields::new();
@@ -343,8 +347,8 @@ fn question(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject>
     Ok(FetchRequest::new("GET", host, target, &fields, Vec::new())?.because_of(request))
 }
 
-/// Whether a field of the request is not part of the question: what frames it, what is about a body or makes the answer depend on what
-/// the client has, and what this server says itself.
+/// Whether a field is not forwarded to the authentication server: framing, hop-by-hop, conditional and body
+/// fields, and those that this server sets itself.
 fn is_left_out(id: Name, name: &[u8]) -> bool {
     id.is_framing()
         || id.is_hop_by_hop()
@@ -364,7 +368,7 @@ fn is_left_out(id: Name, name: &[u8]) -> bool {
         || http::is_twin(name, b"x-rewrite-url")
 }
 
-/// The client's address; empty for a Unix socket.
+/// Returns the client's address; empty for a Unix socket.
 fn address_text(request: &Request<'_>) -> String {
     match request.client().address {
         Peer::Tcp(address) => address.ip().to_canonical().to_string(),
@@ -372,7 +376,7 @@ fn address_text(request: &Request<'_>) -> String {
     }
 }
 
-/// The path as routes and upstream servers see it, and the query.
+/// Returns the path, as routes and upstream servers see it, and the query.
 fn uri(request: &Request<'_>) -> String {
     let path = request.encoded_path().unwrap_or_default();
     let mut uri = String::from_utf8_lossy(&path).into_owned();
@@ -388,7 +392,7 @@ fn url(request: &Request<'_>) -> String {
     format!("{scheme}://{}{}", String::from_utf8_lossy(request.authority()), uri(request))
 }
 
-/// A text as the value of a parameter.
+/// Percent-encodes a text as the value of a query parameter.
 fn parameter(text: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len() * 3);
     for &byte in text {
@@ -400,11 +404,11 @@ fn parameter(text: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Fields by which servers that are asked name the user: Authelia, oauth2-proxy, Authentik.
+/// Fields in which Authelia, oauth2-proxy and Authentik return the user name.
 const USER_FIELDS: [&[u8]; 4] =
     [b"remote-user", b"x-auth-request-user", b"x-forwarded-user", b"x-authentik-username"];
 
-/// Notes the user that the server has named, by a field that `response_headers` has.
+/// Sets the user of the request if one of the server's fields names it.
 fn name_user(x: &mut Exchange<'_>, own: &Fields) {
     let is_user = |name: &[u8]| USER_FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name));
     if let Some((_, user)) = own.iter().find(|(name, _)| is_user(name)) {

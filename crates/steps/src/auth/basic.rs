@@ -1,7 +1,8 @@
-//! Users and passwords in front of routes (RFC 7617). `admission` reads the file and verifies; this is when, where and how often.
+//! Basic authentication (RFC 7617). Files and hashes are implemented in `admission`; this module schedules
+//! verifications and limits their number.
 //!
-//! A hash takes its time to verify, so a few threads of their own do that, and few requests wait for them. A password that was
-//! right is remembered for a while, by a keyed hash of it alone.
+//! Verifying a password hash is expensive, so a few dedicated threads do it, and the number of waiting
+//! requests is bounded. Verified credentials are cached for a while as a keyed hash.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -30,59 +31,61 @@ use crate::limit::add_client;
 use logging::notice::ErrorLog;
 use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 
-/// How long a password that was right is remembered, by default.
+/// Default time for which verified credentials are cached.
 const REMEMBER: Duration = Duration::from_secs(60);
-/// Passwords that are verified or wait for it, over all cores.
+/// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 64;
-/// Those of one network: a /24 of IPv4, a /48 of IPv6, or all clients by a Unix socket.
+/// Maximum verifications of one network: a /24 of IPv4, a /48 of IPv6, or all clients of Unix sockets.
 const PENDING_PER_NETWORK_MAX: usize = 16;
-/// Passwords that are remembered, and clients whose failures are.
+/// Maximum cached credentials; also the maximum clients whose failures are counted.
 const KEYS_MAX: usize = 10_000;
-/// How often a file is looked at.
+/// Interval at which a file is checked for changes, in milliseconds.
 const LOOK_MS: u64 = 2_000;
-/// What a request that waits for its password is charged, in bytes, beside its connection.
+/// Memory charged to a request that waits for a verification, in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
 const TOO_MANY: Status = Status::of(429).expect("three digits");
 
-/// The files of users of a configuration.
+/// Password files of a configuration.
 pub(super) struct PasswordPlan {
     shared: Vec<Arc<SharedPasswords>>,
-    /// The threads that verify.
+    /// Threads that verify passwords and read changed files.
     pool: OffloadPool,
 }
 
-/// A file of users, for all cores.
+/// A password file with its caches, shared by all cores.
 pub(crate) struct SharedPasswords {
     of: Auth,
     path: PathBuf,
     files: ConfigFiles,
     users: Mutex<Arc<Users>>,
-    /// When the file was last looked at.
+    /// Time at which the file was last checked, in milliseconds.
     looked_ms: AtomicU64,
-    /// Why it could not be read last time, as reported.
+    /// Error of the last attempt to read the file, kept so that it is reported only once.
     failed: Mutex<Option<String>>,
     seen: SeenKeys,
     failures: Option<Arc<Limiter>>,
-    /// By the key of the credentials, with the network of the client that brought them first.
+    /// Verifications in progress by the key of the credentials, with the network of the client that sent them
+    /// first.
     pending: Mutex<HashMap<u64, (Arc<PendingCheck>, IpAddr)>>,
     pool: OffloadPool,
     memory: MemoryBudget,
     notices: Option<ErrorLog>,
 }
 
-/// The content of a file.
+/// Content of a password file.
 struct Users {
     file: PasswordFile,
-    /// With which passwords are remembered: a changed file forgets all.
+    /// Key of the HMAC that identifies cached credentials. Each version of the file has a new one, which
+    /// invalidates the cache.
     secret: hmac::Key,
     stamp: FileStamp,
 }
 
-/// By what a changed file is known: length, time, number.
+/// Length, modification time (seconds and nanoseconds) and inode number; a file is read again if one differs.
 type FileStamp = (u64, i64, i64, u64);
 
-/// A password that is being verified, for all requests that have it.
+/// A verification in progress, shared by all requests with the same credentials.
 #[derive(Default)]
 struct PendingCheck(Mutex<PendingState>);
 
@@ -97,10 +100,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PasswordPlan {
-    /// Reads the files. One that was named in the same way `before` keeps what it remembers.
+    /// Reads the files. Those that are configured as in `before` keep their caches.
     ///
     /// # Errors
-    /// A file that cannot be read, or has a line that cannot be used, by name.
+    /// A file cannot be read or contains an invalid line; the message names the file.
     pub(super) fn new(
         config: &Config,
         before: Option<&PasswordPlan>,
@@ -128,7 +131,7 @@ impl PasswordPlan {
         Ok(plan)
     }
 
-    /// That of a route.
+    /// Returns the password file of an `auth` directive.
     pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedPasswords>> {
         self.shared.iter().find(|shared| shared.of == *auth).cloned()
     }
@@ -167,7 +170,8 @@ impl SharedPasswords {
         })
     }
 
-    /// Has the file looked at again, now and then. What has changed counts for later requests.
+    /// Checks the file for changes on another thread if the interval has passed. Changes apply to later
+    /// requests.
     fn look(self: &Arc<Self>, now_ms: u64) {
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
         let is_due = now_ms >= looked_ms.saturating_add(LOOK_MS);
@@ -210,13 +214,13 @@ impl SharedPasswords {
         }
     }
 
-    /// Whether this password was right a short time ago.
+    /// Whether these credentials have been verified recently.
     fn remembers(&self, credentials: &Credentials, now_us: u64) -> bool {
         let key = lock(&self.users).key(credentials);
         self.seen.contains(key, now_us.saturating_mul(1_000))
     }
 
-    /// Answers a request, or lets it pass. Returns whether it may be served.
+    /// Verifies the credentials of a request. Returns `false` if the request has been answered.
     async fn check(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let client = x.request().client().address;
         let Some(credentials) = credentials(&x.request()) else {
@@ -268,7 +272,7 @@ impl SharedPasswords {
         Ok(false)
     }
 
-    /// The verification of a password: one that is under way, or a new one.
+    /// Joins the verification of these credentials, or starts one.
     fn join(
         self: &Arc<Self>,
         key: u64,
@@ -288,7 +292,7 @@ impl SharedPasswords {
             let reason = "too many passwords are being verified: try again later";
             return Err(RefusedCheck { status: Status::SERVICE_UNAVAILABLE, reason, retry_ns: 0 });
         }
-        // It is counted as wrong until it has turned out to be right.
+        // Counted as a failure in advance; a success is refunded.
         let mut client_key = 0;
         if let Some(failures) = &self.failures {
             let mut hasher = failures.hasher();
@@ -310,14 +314,14 @@ impl SharedPasswords {
     }
 }
 
-/// Why a password is not verified.
+/// Response to a request whose password is not verified.
 struct RefusedCheck {
     status: Status,
     reason: &'static str,
     retry_ns: u64,
 }
 
-/// One verification. Dropping it states the outcome, also where it was not finished.
+/// Job of one verification. Dropping it publishes the outcome: failure if it did not finish.
 struct CheckJob {
     shared: Arc<SharedPasswords>,
     key: u64,
@@ -370,7 +374,7 @@ impl PendingCheck {
 }
 
 impl Users {
-    /// Reads the file, unless it is as it was.
+    /// Reads the file. Returns `None` if it has not changed since `before`.
     fn read(files: &ConfigFiles, path: &Path, before: Option<FileStamp>) -> io::Result<Option<Users>> {
         let file = files.open(path)?;
         let stamp = stamp(&file.metadata()?);
@@ -388,7 +392,7 @@ impl Users {
         Ok(Some(Users { file, secret, stamp }))
     }
 
-    /// What credentials are remembered by.
+    /// Returns the cache key of credentials.
     fn key(&self, credentials: &Credentials) -> u64 {
         let tag = hmac::sign(&self.secret, credentials.bytes());
         u64::from_le_bytes(*tag.as_ref().first_chunk().expect("a digest of 32 bytes"))
@@ -399,7 +403,7 @@ fn stamp(metadata: &Metadata) -> FileStamp {
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino())
 }
 
-/// Asks for the user. Returns whether the request may be served.
+/// Authenticates a request. Returns `false` if the request has been answered.
 ///
 /// # Errors
 /// The client is gone.
@@ -409,7 +413,7 @@ pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> 
     let now_us = x.core().now_us();
     let is_let_in = match credentials.as_ref().is_some_and(|known| auth.remembers(known, now_us)) {
         true => true,
-        // Boxed, as it is seldom.
+        // Boxed because it is rare.
         false => Box::pin(auth.check(x)).await?,
     };
     if let Some(credentials) = credentials.filter(|_| is_let_in) {
@@ -418,7 +422,8 @@ pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> 
     Ok(is_let_in)
 }
 
-/// The name and password of a request. Where it has several, servers might differ in which they take: there are none.
+/// Returns the credentials of a request. `None` if there are several `Authorization` fields, because servers
+/// differ in which one they use.
 fn credentials(request: &Request<'_>) -> Option<Credentials> {
     let (head, bytes) = request.head();
     let mut given = head.fields.named(Name::Authorization);

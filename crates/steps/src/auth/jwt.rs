@@ -1,7 +1,8 @@
-//! JSON Web Tokens in front of routes: `admission` verifies them, this has the keys.
+//! Authentication by JSON Web Token. Verification is implemented in `admission`; this module manages keys and
+//! cached tokens.
 //!
-//! Keys are read from a file, or fetched, off the path of requests. Tokens are verified on other threads, and what was valid is
-//! remembered until it expires.
+//! Keys are read from a file or fetched in the background. Tokens are verified on other threads, and valid
+//! tokens are cached until they expire.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -20,58 +21,61 @@ use proxy::{FetchLimits, FetchRequest, Proxy};
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 
-/// Tokens that are verified or wait for it, over all cores.
+/// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
-/// Tokens that are remembered, and bytes of what they say, over all cores.
+/// Maximum cached tokens, and the bytes of their claims, of all cores together.
 const KNOWN_MAX: usize = 50_000;
 const KNOWN_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How often keys may be asked for again because a token names one that is not known, and as long as there are none.
+/// Minimum interval between refreshes after one that failed or was triggered by a token with an unknown key,
+/// and the shorter one while there are no keys, in milliseconds.
 const AGAIN_MS: u64 = 10_000;
 const FIRST_MS: u64 = 1_000;
-/// How long keys stay in use after they were due, where no others can be had: an issuer that cannot be reached withdraws none.
+/// Time for which keys stay in use after their refresh was due, in milliseconds: an issuer that is
+/// unreachable has not revoked them.
 const KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
-/// The largest JWKS, in bytes.
+/// Maximum size of a JWKS, in bytes.
 const KEYS_BYTES_MAX: u64 = 512 * 1024;
-/// How often a request that waits for keys looks for them.
+/// Interval at which a request that waits for keys polls for them, in milliseconds.
 const LOOK_MS: u64 = 5;
-/// What a request that waits is charged, in bytes, beside its connection.
+/// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 2 * TOKEN_BYTES_MAX;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
 
-/// What a configuration's tokens are verified by.
+/// Key sets of a configuration.
 #[derive(Default)]
 pub(super) struct JwtPlan(Vec<Arc<SharedJwt>>);
 
-/// Keys, and tokens that were valid, for all cores.
+/// Keys and cached tokens of one `auth.jwt` directive, shared by all cores.
 pub(super) struct SharedJwt {
     of: Auth,
     rules: Arc<JwtRules>,
     keys: Mutex<Option<Arc<JwtKeys>>>,
-    /// When keys are asked for again in any case, and when they may be because a token names another one.
+    /// Time of the next refresh, and the earliest time of one that is triggered by an unknown key, in
+    /// milliseconds.
     due_ms: AtomicU64,
     may_ms: AtomicU64,
-    /// When keys that are still due are given up.
+    /// Time at which keys that could not be refreshed are discarded, in milliseconds.
     until_ms: AtomicU64,
     is_fetching: AtomicBool,
     known: Remembered<Arc<VerifiedToken>>,
-    /// With which tokens are remembered.
+    /// Key of the HMAC that identifies cached tokens.
     secret: hmac::Key,
     pending: AtomicUsize,
     files: ConfigFiles,
     notices: Option<ErrorLog>,
 }
 
-/// Tokens, as one route asks for them on one core.
+/// Token authentication of one route on one core.
 pub(crate) struct JwtRoute {
     shared: Arc<SharedJwt>,
     jwt: JwtAuth,
-    /// Only claims set these fields of requests.
+    /// Request fields that only the claims of tokens may set.
     names: Vec<Vec<u8>>,
     proxy: Option<Proxy>,
     timeout_ms: u64,
 }
 
-/// Counts a token that is being verified.
+/// Counts a verification in progress until it is dropped.
 struct PendingToken<'s>(&'s AtomicUsize);
 
 impl Drop for PendingToken<'_> {
@@ -89,7 +93,7 @@ fn ms(time: std::time::Duration) -> u64 {
 }
 
 impl JwtPlan {
-    /// Keys of a file have to be there; those of a URL come later.
+    /// Creates the key sets. Files are read at once and must contain a usable key; URLs are fetched later.
     pub(super) fn new(
         config: &Config,
         before: Option<&JwtPlan>,
@@ -161,18 +165,18 @@ impl SharedJwt {
         Ok(())
     }
 
-    /// What another set of keys has found to be valid counts no more.
+    /// Replaces the keys and discards cached tokens, which were verified with the previous ones.
     fn set_keys(&self, keys: JwtKeys) {
         *lock(&self.keys) = Some(Arc::new(keys));
         self.known.clear();
     }
 
-    /// Keys in use; `None` where they are not there.
+    /// Returns the number of keys; `None` if they have not been loaded.
     fn count(&self) -> Option<usize> {
         lock(&self.keys).as_ref().map(|keys| keys.count())
     }
 
-    /// Gives up keys that could not be renewed for too long. Whether there are some still.
+    /// Discards keys that could not be refreshed for too long. Returns whether there still are keys.
     fn keep_keys(&self, now_ms: u64) -> bool {
         let mut keys = lock(&self.keys);
         if keys.is_some() && now_ms >= self.until_ms.load(Ordering::Relaxed) {
@@ -182,7 +186,7 @@ impl SharedJwt {
         keys.is_some()
     }
 
-    /// Says how many keys there are, where that needs a remark.
+    /// Reports the number of keys after a refresh.
     fn report_count(&self) {
         match self.count().unwrap_or_default() {
             0 => self.report(Level::Error, "there is no key for signatures in the set: no token is valid"),
@@ -200,7 +204,7 @@ impl SharedJwt {
 }
 
 impl JwtRoute {
-    /// Whether both ask the same.
+    /// Whether both routes use the same `auth` directive.
     pub(super) fn is_same(&self, other: &JwtRoute) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -215,7 +219,7 @@ impl JwtRoute {
         }
     }
 
-    /// Answers a request without a valid token. Returns whether it may be served.
+    /// Authenticates a request. Returns `false` if the request has been answered.
     pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         self.refresh(x.core(), false);
         let Some(token) = self.token(&x.request()) else {
@@ -261,7 +265,7 @@ impl JwtRoute {
         let mut own = Fields::new();
         for (name, claim) in &self.jwt.headers {
             if let Some(text) = token.text(claim) {
-                // What is not valid in a field is as if it were not there.
+                // A claim that is not a valid field value is left out.
                 let _ = own.try_push(name.as_bytes(), text.as_bytes());
             }
         }
@@ -290,7 +294,8 @@ impl JwtRoute {
         Ok(false)
     }
 
-    /// The token of a request. Where servers might differ in which one they take, there is none.
+    /// Returns the token of a request. `None` if the request has several, because servers differ in which one
+    /// they use.
     fn token(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let mut given =
             request.fields().filter(|(id, _, _)| *id == Name::Authorization).map(|(_, _, value)| value);
@@ -314,7 +319,7 @@ impl JwtRoute {
         }
     }
 
-    /// Verifies a token on another thread; where no key fits, once more with newer keys.
+    /// Verifies a token on another thread. If no key matches, refreshes the keys and verifies it once more.
     async fn verify(
         &self,
         x: &Exchange<'_>,
@@ -355,7 +360,10 @@ impl JwtRoute {
         }
     }
 
-    /// Waits a moment, unless the client leaves.
+    /// Waits for [`LOOK_MS`].
+    ///
+    /// # Errors
+    /// The client is gone.
     async fn wait(&self, x: &Exchange<'_>) -> Result<(), Fault> {
         x.core().sleep(LOOK_MS).await;
         match poll_fn(|cx| Poll::Ready(x.poll_left(cx))).await {
@@ -364,7 +372,8 @@ impl JwtRoute {
         }
     }
 
-    /// Asks for keys where they are due, or, if a token needs others (`is_wanted`), where they may be asked for again.
+    /// Refreshes the keys in the background if this is due or, with `is_wanted`, if the last attempt was long
+    /// enough ago.
     pub(super) fn refresh(&self, core: &Core, is_wanted: bool) {
         let shared = &self.shared;
         let now_ms = core.now_ms();
@@ -418,11 +427,11 @@ impl JwtRoute {
 /// Why a request with a token is not served.
 enum TokenRefusal {
     Refused(JwtRefusal),
-    /// It cannot be said now.
+    /// The token cannot be verified at present; the text is the reason.
     Unavailable(&'static str),
 }
 
-/// Fetches a JWKS.
+/// Fetches a JWKS from the server of `proxy`.
 async fn fetch(proxy: Option<&Proxy>, target: &str, timeout_ms: u64) -> Result<Option<JwtKeys>, String> {
     let proxy = proxy.ok_or("there is no server to ask")?;
     let mut fields = Fields::new();

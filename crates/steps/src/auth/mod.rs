@@ -1,6 +1,8 @@
-//! Who may ask, in front of routes: by a user and a password, a token, the URL itself, or as a server says that is asked.
+//! Authentication of the requests of a route: by user name and password, by token, by signed URL, or by
+//! asking an authentication server.
 //!
-//! What lets a request in may say who sends it: those fields of the request are the server's own then, never the client's.
+//! A successful check may set request fields that identify the client. These fields always come from this
+//! server: values sent by the client are removed.
 
 mod basic;
 mod ask;
@@ -23,24 +25,24 @@ use crate::auth::signed::{SignedPlan, SignedUrls};
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 
-/// What the routes of a configuration ask of clients, for all cores.
+/// Authentication state of a configuration, shared by all cores.
 pub struct AuthPlan {
     passwords: PasswordPlan,
     asked: AskPlan,
     tokens: JwtPlan,
     signed: SignedPlan,
-    /// By site: the fields that say who a client is.
+    /// Names of the fields that identify clients, by site.
     identity_fields: Vec<Vec<Vec<u8>>>,
 }
 
-/// What a route asks of clients, on one core.
+/// Authentication of one route on one core.
 pub struct RouteAuth {
-    /// Fields that say who a client is, wherever in the site they are set: no client of any of its routes sends them.
+    /// Fields that identify clients in any route of the site. They are removed from the client's request.
     removed: Vec<Vec<u8>>,
     check: Option<AuthCheck>,
 }
 
-/// How a route finds out who may ask.
+/// Method of authentication of a route.
 enum AuthCheck {
     Passwords(Arc<SharedPasswords>),
     Ask(Box<AskRoute>),
@@ -49,7 +51,7 @@ enum AuthCheck {
 }
 
 impl RouteAuth {
-    /// Whether it asks nothing that `other` has not asked already.
+    /// Whether a request that has passed `other` need not be checked by this one too.
     pub fn is_covered_by(&self, other: Option<&RouteAuth>) -> bool {
         let Some(check) = &self.check else { return true };
         match (check, other.and_then(|other| other.check.as_ref())) {
@@ -63,10 +65,10 @@ impl RouteAuth {
 }
 
 impl AuthPlan {
-    /// Reads the files. What was named in the same way `before` keeps what it remembers.
+    /// Reads the files of keys and passwords. Methods that are configured as in `before` keep their state.
     ///
     /// # Errors
-    /// A file that cannot be read, or has a line that cannot be used, by name.
+    /// A file cannot be read or contains an invalid line; the message names the file.
     pub fn new(
         config: &Config,
         before: Option<&AuthPlan>,
@@ -81,7 +83,7 @@ impl AuthPlan {
         Ok(AuthPlan { passwords, asked, tokens, signed, identity_fields })
     }
 
-    /// That of a route; `proxy` is the way to the server that an `auth` asks.
+    /// Returns the authentication of a route. `proxy` makes the proxy for the server of an `auth` directive.
     pub fn of_route(
         &self,
         config: &Config,
@@ -120,8 +122,9 @@ impl AuthPlan {
     }
 }
 
-/// The names of fields that say who a client is, in the site or in any route of it. An `Authorization` or a `Cookie` is also the
-/// proof that other servers than this one may judge: where one is replaced, the check does it.
+/// Returns the names of the fields that identify clients in a site or one of its routes. `authorization` and
+/// `cookie` are not included: they may also carry credentials for other servers, so the check itself replaces
+/// them.
 fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
     let routes = (0..config.sites.get(site).map_or(0, |site| site.routes.len())).map(Some);
     let auths = [None].into_iter().chain(routes).filter_map(|route| config.settings(Some(site), route).auth);
@@ -133,16 +136,17 @@ fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
     names
 }
 
-/// Why a request is refused whose credentials are ambiguous.
+/// Reason given when a request is refused for several `Authorization` fields.
 pub const SEVERAL: &str = "there are several fields `Authorization`: send one";
 
-/// Whether a request has several fields `Authorization`: what is verified here, and what an application believes, could differ.
+/// Whether a request has several `Authorization` fields. This server and the application might use different
+/// ones.
 pub fn has_several_authorizations(request: &Request<'_>) -> bool {
     let (head, _) = request.head();
     head.fields.named(Name::Authorization).nth(1).is_some()
 }
 
-/// Asks what a route asks of clients. Returns whether the request may be served.
+/// Authenticates a request. Returns `false` if the request has been answered.
 ///
 /// # Errors
 /// The client is gone.
@@ -158,7 +162,7 @@ pub async fn admit(auth: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<boo
     match check {
         None => Ok(true),
         Some(AuthCheck::Passwords(auth)) => basic::admit(auth, x).await,
-        // Boxed, as its future is large.
+        // Boxed because the future is large.
         Some(AuthCheck::Ask(auth)) => Box::pin(auth.admit(x)).await,
         Some(AuthCheck::Jwt(auth)) => Box::pin(auth.admit(x)).await,
         Some(AuthCheck::Signed(auth)) => auth.admit(x).await,

@@ -1,4 +1,4 @@
-//! Signed URLs in front of routes: `admission` signs and verifies.
+//! Verification of signed URLs; signatures are implemented in `admission`.
 
 use std::io;
 use std::path::Path;
@@ -13,11 +13,11 @@ use process::config_files::ConfigFiles;
 
 const GONE: Status = Status::of(410).expect("three digits");
 
-/// The keys that a configuration signs with.
+/// Keys of all `signed` directives of a configuration.
 #[derive(Default)]
 pub(super) struct SignedPlan(Vec<(Auth, Arc<SignedUrls>)>);
 
-/// The keys of one `signed`.
+/// Keys of one `signed` directive.
 pub(crate) struct SignedUrls {
     keys: UrlKeys,
     of_client: bool,
@@ -45,10 +45,10 @@ impl SignedPlan {
     }
 }
 
-/// The keys in a file: one secret on a line.
+/// Parses a file of keys with one secret per line.
 ///
 /// # Errors
-/// There is none, or one that could be guessed, with its line and the remedy.
+/// The file has no secret, or one that is too easy to guess. The message names the line and the remedy.
 pub fn keys_of(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
     let invalid = |text: String| {
         io::Error::new(io::ErrorKind::InvalidData, format!("`auth.signed` {}: {text}", file.display()))
@@ -65,7 +65,8 @@ pub fn keys_of(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
 }
 
 impl SignedUrls {
-    /// Answers a request whose URL is not signed, or no longer. Returns whether it may be served.
+    /// Verifies the URL of a request. Returns `false` if it had no valid signature or has expired: the
+    /// request has then been answered with 403 or 410.
     pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let request = x.request();
         let address = match request.client().address {
@@ -73,7 +74,7 @@ impl SignedUrls {
             Peer::Unix => String::new(),
         };
         let client = self.of_client.then_some(address.as_str());
-        // Empty segments are signed as any other part of the path: a handler may get them.
+        // Empty segments are part of the signature, because a handler may see them.
         let path = request.matched_path(EmptySegments::AsSent)?;
         let query = request.query().unwrap_or_default();
         let (status, reason) = match self.keys.verify(&path, query, client, x.core().unix_s()) {

@@ -1,4 +1,4 @@
-//! Crawlers: refused by their names, or by what they do.
+//! Refusal of crawlers: by user agent, by the number of different pages they open, or by a trap path.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,48 +14,49 @@ use crate::limit::add_client;
 use engine::clients::proxies::sources;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
-/// Networks that are counted or trapped, and pages that are remembered, for each site.
+/// Maximum networks that are counted, networks that are trapped, and pages that are remembered, for each
+/// site.
 const KEYS_MAX: usize = 50_000;
-/// Bytes of a `User-Agent` that are looked at, and of a token in it.
+/// Bytes of a `User-Agent` that are searched, and the maximum length of a token in it.
 const AGENT_BYTES_MAX: usize = 1024;
 const TOKEN_BYTES_MAX: usize = 64;
 const ROBOTS_PATH: &[u8] = b"/robots.txt";
 const TOO_MANY: Status = Status::of(429).expect("three digits");
-/// The files that pages consist of.
+/// Extensions of files that belong to a page, such as images and style sheets.
 const ASSETS: [&[u8]; 20] = [
     b"css", b"js", b"mjs", b"map", b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"avif", b"ico",
     b"woff", b"woff2", b"ttf", b"otf", b"mp4", b"webm", b"mp3", b"ogg",
 ];
 
-/// What all cores know of the crawlers of a site.
+/// Counts of a site's crawlers, shared by all cores.
 pub struct CrawlerShared {
-    /// The pages that a network may open; also what keys are made with.
+    /// Limit of different pages per network. Its hasher makes the keys of all three tables.
     limiter: Arc<Limiter>,
-    /// Pages that a network has opened, if they are counted.
+    /// Pages that each network has opened recently, if there is a limit.
     opened: Option<SeenKeys>,
-    /// Networks that have opened what robots.txt forbids.
+    /// Networks that have requested the trap path, which robots.txt forbids.
     trapped: Option<SeenKeys>,
     by_name: Arc<RuleCounter>,
     by_pages: Arc<RuleCounter>,
     by_trap: Arc<RuleCounter>,
 }
 
-/// The crawlers of a site, on one core.
+/// Crawler rules of a site, on one core.
 pub struct CrawlerRule {
     shared: Arc<CrawlerShared>,
-    /// Product tokens in lower case.
+    /// Refused product tokens, in lower case.
     denied: HashSet<Box<[u8]>>,
     robots: Option<String>,
     trap: Option<Vec<u8>>,
     trap_ns: u64,
     pages_ns: u64,
     except: Sources,
-    /// How networks are cut off addresses.
+    /// Prefix lengths that define a client's network.
     network: RateLimit,
 }
 
 impl CrawlerShared {
-    /// The rule of a site; `memory` bounds its table of clients.
+    /// Creates the counts of a site. Their memory is charged to `memory`.
     pub fn new(of: &Crawlers, site: &str, memory: &MemoryBudget, counters: &RuleCounters) -> CrawlerShared {
         let account = || -> admission::TableAccount {
             let memory = memory.clone();
@@ -82,7 +83,7 @@ impl CrawlerShared {
 }
 
 impl CrawlerRule {
-    /// `has_robots` says whether the site has a robots.txt of its own.
+    /// Creates the rules of one core. No robots.txt is generated if the site has its own (`has_robots`).
     pub fn new(of: &Crawlers, has_robots: bool, shared: Arc<CrawlerShared>) -> CrawlerRule {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let in_requests = of.denied().into_iter().filter(|(_, is_for_robots)| !is_for_robots);
@@ -102,12 +103,12 @@ impl CrawlerRule {
         }
     }
 
-    /// What robots.txt says, where it is made here.
+    /// Returns the generated robots.txt, if there is one.
     pub(super) fn robots(&self) -> Option<&str> {
         self.robots.as_deref()
     }
 
-    /// Refuses crawlers.
+    /// Refuses a request of a crawler, except for robots.txt.
     pub(super) async fn begin(&self, x: &mut Exchange<'_>) -> Result<GuardStep, Fault> {
         let request = x.request();
         if request.path() == ROBOTS_PATH {
@@ -138,7 +139,7 @@ impl CrawlerRule {
         Ok(GuardStep::Answered)
     }
 
-    /// Whether a `User-Agent` has the product token of a crawler that is refused.
+    /// Whether a `User-Agent` contains a refused product token.
     fn denies(&self, agent: &[u8]) -> bool {
         let agent = &agent[..agent.len().min(AGENT_BYTES_MAX)];
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -152,11 +153,11 @@ impl CrawlerRule {
         })
     }
 
-    /// Whether the client's network has opened the trap, now or a short time ago.
+    /// Whether the client's network requests the trap path, or has done so recently.
     fn is_trapped(&self, request: &Request<'_>, now_ns: u64) -> bool {
         let (Some(trap), Some(trapped)) = (&self.trap, &self.shared.trapped) else { return false };
         let key = self.key(request, None);
-        // A page elsewhere may show visitors an image of this address: those who see it are no crawlers.
+        // Another site may embed this URL as an image: its visitors are not crawlers.
         let is_sent_here = || {
             let mut fields = request.fields();
             fields.any(|(_, name, value)| {
@@ -170,7 +171,8 @@ impl CrawlerRule {
         trapped.contains(key, now_ns)
     }
 
-    /// Counts a page; in how many nanoseconds there is room for it, if there is none now.
+    /// Counts a page. An asset refunds one page instead, because browsers load the assets of the pages they
+    /// open. Returns the time until the page would be admitted, in nanoseconds, if the limit is exceeded.
     fn exceeds(&self, request: &Request<'_>, now_ns: u64) -> Option<u64> {
         let (limiter, Some(opened)) = (&self.shared.limiter, &self.shared.opened) else { return None };
         if !matches!(request.method(), Method::Get | Method::Head) {
@@ -194,7 +196,7 @@ impl CrawlerRule {
         }
     }
 
-    /// The key of a client's network, or of a page for it.
+    /// Returns the key of a client's network, or of a page opened by it.
     fn key(&self, request: &Request<'_>, page: Option<&[u8]>) -> u64 {
         let mut hasher = self.shared.limiter.hasher();
         add_client(&mut hasher, request.client().address, &self.network);
@@ -212,7 +214,7 @@ async fn refuse(x: &mut Exchange<'_>, reason: &'static str) -> Result<GuardStep,
     Ok(GuardStep::Answered)
 }
 
-/// Whether a path has the ending of a file that pages consist of.
+/// Whether a path ends with an extension of [`ASSETS`].
 fn is_asset(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let Some(dot) = name.iter().rposition(|&byte| byte == b'.') else { return false };

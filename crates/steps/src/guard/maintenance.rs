@@ -1,4 +1,4 @@
-//! The maintenance page.
+//! Maintenance mode of a site.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use net::{Exchange, Fault, Page, Sources};
 use engine::clients::proxies::sources;
 use telemetry::rule_counters::RuleCounter;
 
-/// How often the file is looked at, in milliseconds.
+/// Interval at which the switch file is checked, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 const REASON: &str = "this site is under maintenance: try again later";
 
-/// What all cores know of a switch.
+/// State of the switch file, shared by all cores.
 #[derive(Debug, Default)]
 pub struct MaintenanceShared {
     is_on: AtomicBool,
-    /// When the file is to be looked at again, by the clock of the cores.
+    /// Time of the next check of the file, in milliseconds of the cores' clock.
     due_ms: AtomicU64,
 }
 
-/// The maintenance of a site, on one core.
+/// Maintenance rule of a site, on one core.
 pub struct MaintenanceRule {
     shared: Arc<MaintenanceShared>,
     file: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct MaintenanceRule {
 }
 
 impl MaintenanceRule {
-    /// The rule of a site, with its page and exceptions.
+    /// Creates the rule. `page` is the body of the answers; without it they are ordinary error responses.
     pub fn new(
         of: &Maintenance,
         page: Option<Page>,
@@ -54,7 +54,7 @@ impl MaintenanceRule {
         }
     }
 
-    /// Answers a request that comes while maintenance is on. Returns whether it has.
+    /// Answers a request during maintenance. Returns whether it has been answered.
     pub(super) async fn answer(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         if !self.is_on(x).await {
             return Ok(false);
@@ -81,7 +81,8 @@ impl MaintenanceRule {
         Ok(true)
     }
 
-    /// Whether it is on. One request a second waits until the file has been looked at; others go by what was found last.
+    /// Whether maintenance is on. Once a second, one request waits for a check of the file; others use its
+    /// last result.
     async fn is_on(&self, x: &Exchange<'_>) -> bool {
         let Some(file) = &self.file else { return true };
         let (shared, now_ms) = (&self.shared, x.core().now_ms());
@@ -96,7 +97,7 @@ impl MaintenanceRule {
             let found = x.core().offload(move || std::fs::symlink_metadata(&file).map(drop)).await;
             match found {
                 Ok(()) => shared.is_on.store(true, Ordering::Relaxed),
-                // Of other errors nobody knows what they mean: it stays as it was.
+                // Other errors say nothing about whether the file exists: the state is kept.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                     shared.is_on.store(false, Ordering::Relaxed);
                 }

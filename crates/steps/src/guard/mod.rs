@@ -1,5 +1,4 @@
-//! What a site does with requests before any of its routes does anything: the maintenance page, and crawlers. A site without them has none
-//! of this.
+//! Rules of a site that precede all routes: maintenance and crawlers.
 
 mod crawlers;
 mod maintenance;
@@ -10,28 +9,28 @@ use net::{Exchange, Fault};
 pub use crawlers::{CrawlerRule, CrawlerShared};
 pub use maintenance::{MaintenanceRule, MaintenanceShared};
 
-/// The rules of a site, on one core.
+/// Maintenance and crawler rules of a site, on one core.
 #[derive(Default)]
 pub struct SiteGuard {
-    /// The maintenance page.
+    /// Maintenance mode.
     pub maintenance: Option<MaintenanceRule>,
-    /// Limits of crawlers.
+    /// Crawler rules.
     pub crawlers: Option<CrawlerRule>,
 }
 
-/// What follows.
+/// Outcome of [`SiteGuard::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardStep {
-    /// The route serves.
+    /// The request goes to its route.
     Serve,
-    /// The robots.txt of the crawlers' rules is asked for: the site's own comes first.
+    /// The generated robots.txt is requested. A file of the site's own takes precedence.
     Robots,
-    /// There is a response.
+    /// The request has been answered.
     Answered,
 }
 
 impl SiteGuard {
-    /// Applies them.
+    /// Applies the rules to a request.
     ///
     /// # Errors
     /// The client is gone.
@@ -47,7 +46,7 @@ impl SiteGuard {
         }
     }
 
-    /// Sends robots.txt.
+    /// Sends the generated robots.txt; 404 if there is none.
     ///
     /// # Errors
     /// The client is gone.

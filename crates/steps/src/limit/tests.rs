@@ -1,4 +1,4 @@
-//! What requests are counted by.
+//! Tests of limit keys, and of limits across reloads.
 
 use super::*;
 use std::collections::HashSet;

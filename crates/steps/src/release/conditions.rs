@@ -1,4 +1,4 @@
-//! Whether a request meets the conditions of a directive.
+//! Conditions of directives, evaluated against a request.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -11,10 +11,10 @@ use net::{Request, Sources};
 use engine::clients::access::country;
 use engine::clients::proxies::sources;
 
-/// Conditions and a share: which requests a directive concerns.
+/// Selects the requests that a directive applies to, by conditions and a random share.
 pub(crate) struct ConcernedRequests {
     when: Option<RequestConditions>,
-    /// In millionths.
+    /// Share of the requests that meet the conditions, in millionths.
     share: u32,
     draw: RefCell<ShareDraw>,
 }
@@ -25,13 +25,13 @@ impl ConcernedRequests {
         ConcernedRequests { when: when.map(RequestConditions::new), share, draw }
     }
 
-    /// Whether this one is concerned.
+    /// Whether the directive applies to a request.
     pub(crate) fn has(&self, request: &Request<'_>) -> bool {
         self.when.as_ref().is_none_or(|when| when.meets(request)) && self.draw.borrow_mut().is_in(self.share)
     }
 }
 
-/// Conditions, for one core.
+/// Conditions of a directive, for one core.
 pub(crate) struct RequestConditions {
     of: Conditions,
     client: Option<Sources>,
@@ -43,7 +43,8 @@ impl RequestConditions {
         RequestConditions { of: of.clone(), client }
     }
 
-    /// Whether a request meets all of them. Of several fields or cookies of one name, one has to.
+    /// Whether a request meets all conditions. Of several fields or cookies with the same name, one match
+    /// suffices.
     pub(crate) fn meets(&self, request: &Request<'_>) -> bool {
         let of = &self.of;
         let has_field = |name: &String, fits: &dyn Fn(&[u8]) -> bool| {

@@ -1,4 +1,4 @@
-//! Faults that are injected for tests.
+//! Fault injection for tests.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -11,10 +11,10 @@ use net::{Exchange, Fault};
 use super::conditions::ConcernedRequests;
 use telemetry::rule_counters::RuleCounter;
 
-/// What a delayed request is charged, in bytes, beside its connection.
+/// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;
 
-/// The faults of a route, on one core.
+/// Fault rules of a route, on one core.
 pub struct FaultRules {
     rules: Vec<FaultRule>,
     injected: Arc<RuleCounter>,
@@ -28,7 +28,7 @@ struct FaultRule {
 }
 
 impl FaultRules {
-    /// Those of a route; `None` where it has none.
+    /// Creates the rules of a route. `None` if it has none.
     pub fn new(faults: &[config::InjectedFault], injected: Arc<RuleCounter>) -> Option<FaultRules> {
         let rule = |fault: &config::InjectedFault| FaultRule {
             requests: ConcernedRequests::new(fault.when.as_ref(), fault.share),
@@ -39,10 +39,10 @@ impl FaultRules {
         (!faults.is_empty()).then(|| FaultRules { rules: faults.iter().map(rule).collect(), injected })
     }
 
-    /// Injects the first fault that concerns a request. Returns whether it may be served.
+    /// Injects the first fault that applies to a request. Returns `false` if the request has been answered.
     ///
     /// # Errors
-    /// The client is gone, or its connection is to be closed.
+    /// The client is gone, or the fault closes its connection.
     pub(super) async fn inject(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let Some(rule) = self.rules.iter().find(|rule| rule.requests.has(&x.request())) else {
             return Ok(true);
@@ -64,7 +64,7 @@ impl FaultRules {
             }
         }
         if rule.aborts {
-            // As after a client that is gone, nothing is sent.
+            // Handled like a client that is gone: nothing is sent.
             return Err(Fault::Gone);
         }
         let Some(status) = rule.status else { return Ok(true) };

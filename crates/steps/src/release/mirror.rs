@@ -1,4 +1,4 @@
-//! Copies of requests for other servers.
+//! Mirroring: copies of requests are sent to another server, whose responses are discarded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,33 +11,34 @@ use proxy::{FetchLimits, FetchRequest, Proxy};
 use super::conditions::ConcernedRequests;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
-/// Bytes of a response that are read before its connection is closed.
+/// Maximum bytes read of a response; the connection of a longer one is closed.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
-/// What a copy is charged, in bytes, beside its body: its head, its connection, a piece of the response.
+/// Memory charged to a copy in addition to its body, in bytes: its head, its connection, and a part of the
+/// response.
 const COPY_BYTES: u64 = 32 * 1024;
 
-/// What all cores know of a mirror.
+/// Counts of a mirror, shared by all cores.
 pub struct MirrorShared {
     in_flight: AtomicUsize,
     in_flight_max: usize,
-    /// Copies that were sent.
+    /// Copies sent.
     sent: Arc<RuleCounter>,
-    /// Of those, the ones without a response.
+    /// Copies sent that got no response.
     failed: Arc<RuleCounter>,
-    /// Copies that were dropped, because too many were on their way or memory was short.
+    /// Copies dropped because too many were in flight or memory was short.
     dropped: Arc<RuleCounter>,
-    /// Requests without a copy, because their body is too long.
+    /// Requests not copied because their body is too long.
     too_long: Arc<RuleCounter>,
 }
 
-/// A copy on its way.
+/// A copy in flight, with the memory charged to it.
 struct InFlight {
     shared: Arc<MirrorShared>,
     budget: MemoryBudget,
     bytes: u64,
 }
 
-/// The mirror of a route, on one core.
+/// Mirror rule of a route, on one core.
 pub struct MirrorRule {
     requests: ConcernedRequests,
     shared: Arc<MirrorShared>,
@@ -47,7 +48,7 @@ pub struct MirrorRule {
 }
 
 impl MirrorShared {
-    /// Counts of a route's mirror; at most `in_flight_max` copies run at once.
+    /// Creates the counts of a route's mirror. At most `in_flight_max` copies are in flight at once.
     pub fn new(in_flight_max: u32, (site, route): (&str, &str), counters: &RuleCounters) -> MirrorShared {
         let counter = |outcome: &str| {
             let labels =
@@ -64,7 +65,7 @@ impl MirrorShared {
         }
     }
 
-    /// A place among those on their way, if there is one.
+    /// Starts a copy. `None`, and counted as dropped, if too many are in flight or memory is short.
     fn enter(self: &Arc<Self>, core: &Core, body_bytes: usize) -> Option<InFlight> {
         let is_short = core.memory().pressure() >= Pressure::High;
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +88,7 @@ impl Drop for InFlight {
 }
 
 impl MirrorRule {
-    /// `proxy` has the rules of the hidden route.
+    /// Creates the rule. `proxy` is the proxy of the mirror's internal route.
     pub fn new(mirror: &config::Mirror, shared: Arc<MirrorShared>, proxy: Proxy) -> MirrorRule {
         MirrorRule {
             requests: ConcernedRequests::new(mirror.when.as_ref(), mirror.share),
@@ -98,7 +99,8 @@ impl MirrorRule {
         }
     }
 
-    /// Sends a copy of a request, if it is one of the share; now, or once its body has been read.
+    /// Copies a request if the rule applies to it. A request with a body is copied once the body has been
+    /// read.
     pub(super) fn copy(&self, x: &mut Exchange<'_>) {
         let request = x.request();
         let is_copy =
@@ -134,7 +136,7 @@ impl MirrorRule {
     }
 }
 
-/// Sends a copy beside what the core does otherwise, if there is a place for it.
+/// Sends a copy in the background, unless it is dropped.
 fn send(
     core: &Core,
     shared: Arc<MirrorShared>,
@@ -147,7 +149,7 @@ fn send(
     core.spawn(async move {
         let _in_flight = in_flight;
         match proxy.fetch(&copy, &limits).await {
-            // What is longer is cut off with its connection.
+            // A longer response ends with an error, and its connection is closed.
             Ok(mut response) => while let Ok(Some(_)) = response.read().await {},
             Err(_) => shared.failed.add(1),
         }

@@ -1,5 +1,4 @@
-//! Traffic of a release: faults for tests, copies for another version, and a part of the requests for each branch. A route without
-//! them has none of this.
+//! Traffic control for releases: injected faults, mirroring, and splitting requests between branches.
 
 mod conditions;
 mod faults;
@@ -12,33 +11,33 @@ pub use faults::FaultRules;
 pub use mirror::{MirrorRule, MirrorShared};
 pub use split::SplitRule;
 
-/// What a route does with a request before its handler.
+/// Release rules of a route, applied before its handler.
 #[derive(Default)]
 pub struct Release {
-    /// Faults for tests.
+    /// Fault injection.
     pub faults: Option<FaultRules>,
-    /// Copies of requests for another version.
+    /// Mirroring to another server.
     pub mirror: Option<MirrorRule>,
-    /// Branches and their weights.
+    /// Split between branches.
     pub split: Option<SplitRule>,
 }
 
-/// What follows.
+/// Outcome of [`Release::begin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseStep {
-    /// The route serves.
+    /// The route's own handler serves the request.
     Serve,
-    /// The branch of this number serves.
+    /// The branch with this index serves the request.
     Branch(usize),
-    /// There is a response.
+    /// The request has been answered.
     Answered,
 }
 
 impl Release {
-    /// Does it.
+    /// Applies the rules to a request.
     ///
     /// # Errors
-    /// The client is gone, or is to be dropped.
+    /// The client is gone, or a fault closes its connection.
     pub async fn begin(&self, x: &mut Exchange<'_>) -> Result<ReleaseStep, Fault> {
         if let Some(faults) = &self.faults
             && !faults.inject(x).await?

@@ -1,4 +1,4 @@
-//! Which branch of a split serves a request.
+//! Traffic splitting between the branches of a route.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -12,10 +12,10 @@ use net::{Exchange, Peer, Request};
 
 use super::conditions::RequestConditions;
 
-/// Bits of an IPv6 address that are one client: the rest of them changes by itself.
+/// Prefix length that identifies an IPv6 client: the other bits change over time.
 const IPV6_PREFIX: u32 = 64;
 
-/// A split, on one core.
+/// Split of a route, on one core.
 pub struct SplitRule {
     by: SplitBy,
     names: Vec<Rc<str>>,
@@ -25,7 +25,7 @@ pub struct SplitRule {
 }
 
 impl SplitRule {
-    /// The branches of a configured split.
+    /// Creates the rule of a configured split.
     pub fn new(split: &Split) -> SplitRule {
         let branches = &split.branches;
         SplitRule {
@@ -42,7 +42,8 @@ impl SplitRule {
         }
     }
 
-    /// The branch of a request, by its number. Sets the cookie that a client needs to stay on it.
+    /// Returns the index of a request's branch. With sticky sessions, sets the cookie that keeps the client
+    /// on it.
     pub(super) fn choose(&self, x: &mut Exchange<'_>) -> usize {
         let request = x.request();
         let is_met = |conditions: &Option<RequestConditions>| {
@@ -64,7 +65,7 @@ impl SplitRule {
         branch
     }
 
-    /// The point of a request, and the cookie that its client is to have from now on.
+    /// Returns the hash that determines the branch of a request, and the cookie to set if there is one.
     fn point(&self, request: &Request<'_>) -> (u64, Option<String>) {
         let of_client = || client_point(request.client().address);
         let keyed =
@@ -95,7 +96,7 @@ impl SplitRule {
     }
 }
 
-/// The number in a cookie that this server has set: eight hexadecimal digits. Others are replaced.
+/// Parses a sticky cookie: eight lower-case hexadecimal digits. A cookie with another value is replaced.
 fn sticky_number(value: &[u8]) -> Option<u32> {
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     let text = std::str::from_utf8(value)

@@ -1,4 +1,4 @@
-//! How many connections a client may have: counted at the accept, before a byte is read.
+//! Limit of connections per client. Connections are counted when they are accepted, before any byte is read.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -12,21 +12,21 @@ use engine::clients::proxies::sources;
 use logging::notice::ErrorLog;
 use telemetry::families::LimitMetrics;
 
-/// Clients that are counted: at 34 bytes each less than the connections that make them.
+/// Maximum clients counted. Each takes 34 bytes, less than its connections.
 const CLIENTS_MAX: usize = 200_000;
-/// Bits of an IPv6 address that are not one client's own.
+/// Low bits of an IPv6 address that are ignored: all addresses of a /64 network count as one client.
 const HOST_BITS: u32 = 64;
 
-/// The connections of each client.
+/// Connection counts of all clients.
 pub struct ClientConnections {
     limiter: Arc<ConcurrencyLimiter>,
-    /// Proxies, which have the connections of many clients.
+    /// Trusted proxies, which are exempt because they connect on behalf of many clients.
     trusted: RwLock<Sources>,
     notices: ErrorLog,
 }
 
 impl ClientConnections {
-    /// The limits of `config`, with a table of clients for each.
+    /// Creates the limit of a configuration.
     pub fn new(config: &Config, memory: &MemoryBudget, notices: &ErrorLog) -> ClientConnections {
         let memory = memory.clone();
         let account = Arc::new(move |before, after| memory.change(before, after));
@@ -40,14 +40,14 @@ impl ClientConnections {
         gate
     }
 
-    /// Uses another configuration for connections that come from now on.
+    /// Applies another configuration to later connections.
     pub fn apply(&self, config: &Config) {
         let trusted = sources(&config.trusted_proxies.from);
         *self.trusted.write().unwrap_or_else(PoisonError::into_inner) = trusted;
         self.limiter.set_max(config.limits.connections_per_client_max);
     }
 
-    /// What it has done, for operators; `None` without a limit.
+    /// Returns the metrics of the limit. `None` without a limit.
     pub fn metrics(&self) -> Option<LimitMetrics> {
         (self.limiter.max() > 0).then(|| LimitMetrics {
             site: String::new(),

@@ -1,4 +1,4 @@
-//! How much clients get at a time, and limits that servers share.
+//! Limits of connections and of concurrent requests, and limits shared between servers.
 
 pub mod connections;
 pub mod queue;

@@ -1,4 +1,5 @@
-//! The queue in front of a route's handler: so many requests are in the handler at once, on all cores together, and so many wait for that.
+//! Request queue of a route: limits the requests in its handler and the requests waiting for it, counted over
+//! all cores.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -15,15 +16,15 @@ use telemetry::families::QueueMetrics;
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
-/// What a request that waits is charged, in bytes, beside its connection.
+/// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
 
-/// Why a request is not served.
+/// Reason for refusing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShedReason {
-    /// It was the oldest one, and the queue was full.
+    /// The queue was full and this request was the oldest.
     Full,
-    /// It has waited too long.
+    /// The request has waited too long.
     Age,
 }
 
@@ -38,23 +39,23 @@ impl ShedReason {
     }
 }
 
-/// What becomes of a request that waits.
+/// Outcome of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitOutcome {
-    /// It has a place in the handler.
+    /// The request has a permit for the handler.
     Admitted,
     Shed(ShedReason),
 }
 
-/// The requests of one route that wait, and how many are in its handler.
+/// Waiting requests of one route, and the number of requests in its handler.
 #[derive(Debug)]
 struct WaitingRequests {
     active_max: usize,
     waiting_max: usize,
     active: usize,
-    /// In the order in which they came.
+    /// Waiting requests by number, which is the order of arrival.
     waiting: BTreeMap<u64, Waker>,
-    /// Those that wait no more and have not seen it yet.
+    /// Outcomes that have not been polled yet.
     decided: BTreeMap<u64, WaitOutcome>,
     next: u64,
 }
@@ -71,15 +72,16 @@ impl WaitingRequests {
         }
     }
 
-    /// Takes a place in the handler, if one is free and nobody waits for it.
+    /// Takes a permit if one is free and no request is waiting. Returns whether it did.
     fn enter(&mut self) -> bool {
         let is_free = self.active < self.active_max && self.waiting.is_empty();
         self.active += usize::from(is_free);
         is_free
     }
 
-    /// Adds a request, in place of the oldest one where as many wait as may. Returns its number, and who has to be woken; `None` where
-    /// none may wait.
+    /// Adds a waiting request; if the queue is full, the oldest one is refused. Returns the number of the
+    /// added request and the waker of the refused one. `None` if the queue has no room at all (`waiting_max`
+    /// is 0).
     fn join(&mut self, waker: &Waker) -> Option<(u64, Option<Waker>)> {
         if self.waiting_max == 0 {
             return None;
@@ -97,7 +99,7 @@ impl WaitingRequests {
         Some(waker)
     }
 
-    /// Gives the places that are free to those who have waited longest. Returns who has to be woken.
+    /// Gives free permits to the requests that have waited longest. Returns their wakers.
     fn hand_out(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while self.active < self.active_max
@@ -110,14 +112,14 @@ impl WaitingRequests {
         woken
     }
 
-    /// A request has left the handler.
+    /// Returns the permit of a request that has left the handler. Returns the wakers of admitted requests.
     fn leave(&mut self) -> Vec<Waker> {
         self.active -= 1;
         self.hand_out()
     }
 }
 
-/// The queue of one route, which all cores share.
+/// Queue of one route, shared by all cores.
 #[derive(Debug)]
 pub(crate) struct RouteQueue {
     place: RouteLabels,
@@ -143,7 +145,7 @@ impl RouteQueue {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses other numbers, for those who wait too.
+    /// Changes the limits, also for requests that are waiting.
     fn apply(&self, options: &RequestQueue) {
         let mut requests = self.lock();
         requests.active_max = options.active_max as usize;
@@ -162,7 +164,7 @@ impl RouteQueue {
     }
 }
 
-/// A place in the handler. Dropped, it is somebody else's.
+/// Permit for the handler of a route. Dropping it admits the next waiting request.
 pub struct HandlerPlace(Arc<RouteQueue>);
 
 impl Drop for HandlerPlace {
@@ -171,15 +173,15 @@ impl Drop for HandlerPlace {
     }
 }
 
-/// A request that waits. Dropped, it leaves the queue, and gives back a place that it has got and not seen.
+/// A waiting request. Dropping it leaves the queue and returns a permit that has not been polled.
 struct QueuedRequest<'q> {
     queue: &'q Arc<RouteQueue>,
-    /// `None` before it has joined, and once its outcome is known.
+    /// `None` before the request has joined the queue, and after its outcome has been returned.
     number: Option<u64>,
 }
 
 impl QueuedRequest<'_> {
-    /// What has become of it; until then whoever polls with `cx` is woken when it does.
+    /// Polls the outcome. While it is pending, the waker of `cx` is woken when it is known.
     fn poll(&mut self, cx: &Context<'_>) -> Poll<WaitOutcome> {
         let mut requests = self.queue.lock();
         let Some(number) = self.number else {
@@ -219,7 +221,7 @@ impl Drop for QueuedRequest<'_> {
     }
 }
 
-/// The queue of a route, as one core uses it.
+/// Queue of a route, as used by one core.
 pub struct QueueRule {
     queue: Arc<RouteQueue>,
     age_ms: u64,
@@ -227,7 +229,7 @@ pub struct QueueRule {
 }
 
 impl QueueRule {
-    /// Waits for a place in the handler. Without one the request has been answered.
+    /// Waits for a permit for the handler. `None` if the request has been answered instead.
     ///
     /// # Errors
     /// The client is gone.
@@ -238,7 +240,7 @@ impl QueueRule {
             notes.queue_us = notes.queue_us.or(Some(0));
             return Ok(Some(HandlerPlace(self.queue.clone())));
         }
-        // Boxed, as it is seldom.
+        // Boxed because it is rare.
         Box::pin(self.wait(x)).await
     }
 
@@ -259,7 +261,7 @@ impl QueueRule {
             })
             .await
         };
-        // From here on the place is given back by whoever drops it.
+        // From here on, dropping `place` returns the permit.
         let place = matches!(outcome, Ok(WaitOutcome::Admitted)).then(|| HandlerPlace(self.queue.clone()));
         x.hold(0);
         let waited_us = x.core().now_us().saturating_sub(since_us);
@@ -284,7 +286,7 @@ impl QueueRule {
             notices.once_a_second(Level::Warn, kind.clone(), || kind);
         }
         let mut fields = Fields::new();
-        // By then all that wait now have been served, or refused.
+        // After `age`, all requests that wait at present have been served or refused.
         let retry_s = self.age_ms.div_ceil(1_000).max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
@@ -292,15 +294,15 @@ impl QueueRule {
     }
 }
 
-/// The queue of a route, with its numbers in this configuration.
+/// Queue of a route with its limits in this configuration.
 type ConfiguredQueue = (RequestQueue, Arc<RouteQueue>);
 
-/// The queues of a configuration, by site and route.
+/// Queues of a configuration, by site and route.
 #[derive(Default)]
 pub struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
 
 impl QueuePlan {
-    /// Makes them. The queue of a route that had one `before` is the same one, with its requests.
+    /// Creates the queues. A route that had one in `before` keeps it with its requests.
     pub fn new(config: &Config, before: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
         let mut before_at: HashMap<&RouteLabels, VecDeque<&Arc<RouteQueue>>> = HashMap::new();
         for (_, queue) in before.into_iter().flat_map(QueuePlan::all) {
@@ -323,12 +325,13 @@ impl QueuePlan {
         self.0.iter().flatten().flatten()
     }
 
-    /// The numbers of this configuration count from now on.
+    /// Puts the limits of this configuration into effect.
     pub fn apply(&self) {
         self.all().for_each(|(options, queue)| queue.apply(options));
     }
 
-    /// One core's part of the queue of a route. Branches have that of their route; copies of requests do not wait.
+    /// Returns the queue of a route for one core. Branches share the queue of their route; mirrored requests
+    /// are not queued.
     pub fn of(
         &self,
         site: usize,
@@ -345,7 +348,7 @@ impl QueuePlan {
         Some(QueueRule { queue: queue.clone(), age_ms, notices: notices.cloned() })
     }
 
-    /// What they hold.
+    /// Returns the metrics of all queues.
     pub fn metrics(&self) -> Vec<QueueMetrics> {
         let metrics = |(_, queue): &ConfiguredQueue| {
             let requests = queue.lock();
@@ -423,7 +426,7 @@ mod tests {
         let mut requests: Vec<_> = (0..3).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
         assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
         queue.leave();
-        // The first one has a place and does not know it yet.
+        // The first request has been admitted but not polled.
         requests.remove(0);
         assert_eq!(poll(&mut requests[0]), ADMITTED);
         drop(requests);
@@ -442,7 +445,8 @@ mod tests {
         queue.apply(&options(2, 2));
         let outcomes: Vec<_> = requests.iter_mut().map(poll).collect();
         assert_eq!(outcomes, [ADMITTED, FULL, Poll::Pending, Poll::Pending]);
-        // Fewer than are in the handler: none follows until enough have left.
+        // The limit is lower than the number of requests in the handler: none is admitted until enough have
+        // left.
         queue.apply(&options(1, 2));
         queue.leave();
         assert!(poll(&mut requests[2]).is_pending());

@@ -1,4 +1,4 @@
-//! Limits that several servers share: `sharing` exchanges what `admission` has counted.
+//! Limits shared by several servers: `sharing` exchanges the counts of `admission`.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 use telemetry::metrics::RouteLabels;
 
-/// The exchange of a configuration, or that of the one before where it stays as it is.
+/// Returns the exchange with other servers, which is that of `before` if its options have not changed. `None`
+/// if the configuration has none or is only being checked.
 ///
 /// # Errors
-/// A password that cannot be read; an address that cannot be understood.
+/// The password cannot be read, or the address is invalid.
 pub fn sharing(
     config: &Config,
     before: Option<&Arc<Sharing>>,
@@ -34,7 +35,7 @@ pub fn sharing(
         interval: of.interval,
         timeout: of.timeout,
     };
-    // Only a server exchanges anything; others check the configuration.
+    // Only a running server exchanges counts; without `notices` the configuration is only being checked.
     let Some(notices) = notices else { return Ok(None) };
     if let Some(same) = before.filter(|before| *before.options() == options) {
         return Ok(Some(same.clone()));
@@ -54,7 +55,8 @@ pub fn sharing(
     Ok(Some(Arc::new(started.map_err(named)?)))
 }
 
-/// What a limit is called in all servers: those that differ in anything that counts are others.
+/// Returns the name of a limit in all servers. Limits that differ in their place, name, rate, burst or key
+/// have different names.
 pub(crate) fn scope(of: &RateLimit, place: &RouteLabels) -> Vec<u8> {
     let keys: Vec<String> = of.key.iter().map(ToString::to_string).collect();
     let prefixes = (of.ipv4_prefix, of.ipv6_prefix);
@@ -64,7 +66,7 @@ pub(crate) fn scope(of: &RateLimit, place: &RouteLabels) -> Vec<u8> {
 
 struct LimiterTable(Arc<Limiter>);
 
-/// The table of a limit.
+/// Returns the table that a limit exchanges with other servers.
 pub(crate) fn table(limiter: &Arc<Limiter>) -> Arc<dyn SharedTable> {
     Arc::new(LimiterTable(limiter.clone()))
 }
