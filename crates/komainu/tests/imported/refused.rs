@@ -40,14 +40,20 @@ impl Drop for RunningServer {
     }
 }
 
+/// An address of this process: a port that is free at one that all tests share may be taken a moment later.
+fn host() -> Ipv4Addr {
+    let id = std::process::id();
+    Ipv4Addr::new(127, 64 + (id >> 16) as u8 % 64, (id >> 8) as u8, id as u8 | 1)
+}
+
 fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    TcpListener::bind((host(), 0)).unwrap().local_addr().unwrap().port()
 }
 
 fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), String> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
-        if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if TcpStream::connect((host(), port)).is_ok() {
             return Ok(());
         }
         if server.0.try_wait().unwrap().is_some() {
@@ -73,7 +79,7 @@ fn status(port: u16, request: &str) -> u16 {
         head.push_str("Content-Length: 0\r\n");
     }
     head.push_str("Connection: close\r\n\r\n");
-    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).unwrap();
+    let mut stream = TcpStream::connect(SocketAddr::from((host(), port))).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = Vec::new();
@@ -83,7 +89,7 @@ fn status(port: u16, request: &str) -> u16 {
 
 fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
     let own = folder.display();
-    let servers = case.servers.replace("LISTEN", &format!("listen 127.0.0.1:{port};"));
+    let servers = case.servers.replace("LISTEN", &format!("listen {}:{port};", host()));
     let text = format!(
         "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\nerror_log {own}/nginx.log;\nevents {{}}\nhttp {{\naccess_log off;\n\
          proxy_temp_path {own}/a; client_body_temp_path {own}/b; fastcgi_temp_path {own}/c; uwsgi_temp_path {own}/d; scgi_temp_path {own}/e;\n\

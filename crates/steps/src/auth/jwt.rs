@@ -88,6 +88,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls `insert` if `used` are still the keys: a token that was verified with withdrawn keys is not remembered. The keys
+/// cannot change meanwhile.
+fn if_current(keys: &Mutex<Option<Arc<JwtKeys>>>, used: &Arc<JwtKeys>, insert: impl FnOnce()) {
+    let current = lock(keys);
+    if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, used)) {
+        insert();
+    }
+}
+
 fn ms(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
@@ -167,7 +176,8 @@ impl SharedJwt {
 
     /// Replaces the keys and discards cached tokens, which were verified with the previous ones.
     fn set_keys(&self, keys: JwtKeys) {
-        *lock(&self.keys) = Some(Arc::new(keys));
+        let mut current = lock(&self.keys);
+        *current = Some(Arc::new(keys));
         self.known.clear();
     }
 
@@ -234,9 +244,11 @@ impl JwtRoute {
         let verified = self.verify(x, token).await;
         x.hold(0);
         match verified? {
-            Ok(token) => {
+            Ok((keys, token)) => {
                 let token = Arc::new(token);
-                self.shared.known.insert(key, token.clone(), token.weight_bytes(), token.until_s);
+                let insert =
+                    || self.shared.known.insert(key, token.clone(), token.weight_bytes(), token.until_s);
+                if_current(&self.shared.keys, &keys, insert);
                 Ok(self.let_in(x, &token))
             }
             Err(TokenRefusal::Refused(JwtRefusal::Insufficient)) => {
@@ -324,7 +336,7 @@ impl JwtRoute {
         &self,
         x: &Exchange<'_>,
         token: Vec<u8>,
-    ) -> Result<Result<VerifiedToken, TokenRefusal>, Fault> {
+    ) -> Result<Result<(Arc<JwtKeys>, VerifiedToken), TokenRefusal>, Fault> {
         let by_ms = x.core().now_ms().saturating_add(self.timeout_ms);
         let mut asks_again = true;
         loop {
@@ -345,6 +357,7 @@ impl JwtRoute {
             }
             let pending = PendingToken(&self.shared.pending);
             let (rules, now_s, copy) = (self.shared.rules.clone(), x.core().unix_s(), token.clone());
+            let used = keys.clone();
             let verified = x.core().offload(move || keys.verify(&rules, &copy, now_s)).await;
             drop(pending);
             match verified {
@@ -355,7 +368,9 @@ impl JwtRoute {
                         self.wait(x).await?;
                     }
                 }
-                verified => return Ok(verified.map_err(TokenRefusal::Refused)),
+                verified => {
+                    return Ok(verified.map(|token| (used, token)).map_err(TokenRefusal::Refused));
+                }
             }
         }
     }
@@ -449,4 +464,27 @@ async fn fetch(proxy: Option<&Proxy>, target: &str, timeout_ms: u64) -> Result<O
         body.extend_from_slice(bytes);
     }
     JwtKeys::parse(&body, false).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_withdrawn_keys_is_not_remembered() {
+        let set = br#"{"keys":[{"kty":"oct","k":"c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ1Ng"}]}"#;
+        let keys = || Arc::new(JwtKeys::parse(set, true).unwrap());
+        let (before, after) = (keys(), keys());
+        let current = Mutex::new(Some(before.clone()));
+        let remembered = |used: &Arc<JwtKeys>| {
+            let mut is_remembered = false;
+            if_current(&current, used, || is_remembered = true);
+            is_remembered
+        };
+        assert!(remembered(&before));
+        *lock(&current) = Some(after.clone());
+        assert_eq!((remembered(&before), remembered(&after)), (false, true));
+        *lock(&current) = None;
+        assert!(!remembered(&after));
+    }
 }
