@@ -39,7 +39,7 @@ const MASKED: &[u8] = b"***";
 pub struct AccessLogs {
     /// Logs of all requests.
     all: Vec<Access>,
-    /// By site: logs of that site's requests.
+    /// Logs of each site's requests, indexed by site.
     sites: Vec<Vec<Access>>,
 }
 

@@ -18,8 +18,8 @@ use rights::privilege::group_id;
 /// Applies the configured mode and group to the socket at `path`, through the supervisor if there is one: the
 /// server's user may not give a file to an arbitrary group.
 ///
+/// # Errors
 /// The system or the supervisor refused the change.
-/// What the system or the supervisor refused.
 pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> io::Result<()> {
     if control.mode.is_none() && control.group.is_none() {
         return Ok(());

@@ -105,7 +105,7 @@ struct ResolvedPath {
     path: PathBuf,
     /// Directories from the root to the target, and the target.
     way: Vec<(OwnedFd, FileId)>,
-    /// For each symbolic link that was followed: the directories from the root to the one that contains it.
+    /// Directories from the root to each symbolic link that was followed, by link.
     links: Vec<Vec<FileId>>,
 }
 

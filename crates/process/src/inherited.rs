@@ -32,11 +32,11 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// In a process that a supervisor has started: receives what it passes, and drops root's privileges.
-    /// `None` in all others. To be called while the process has one thread.
+    /// Receives the state passed by the supervisor and drops root's privileges; `None` in a process that no
+    /// supervisor has started. Call this while the process has a single thread.
     ///
+    /// # Errors
     /// The state is invalid, or the privileges cannot be dropped; the process must exit then.
-    /// Where that fails; the process must end then.
     pub fn take() -> io::Result<Option<Inherited>> {
         let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
         let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);

@@ -175,8 +175,8 @@ impl SupervisorOrder {
 /// Takes the socket that the parent process passed as standard input. `None` unless the environment variable
 /// `name` is set; it must contain the parent's process id.
 ///
+/// # Errors
 /// The standard input is no socket, or the variable does not name the parent.
-/// Where the standard input is not what the environment promises.
 pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Some(other) = std::env::var_os(name) else { return Ok(None) };
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
@@ -243,8 +243,8 @@ impl SupervisorLink {
     /// Requests the state that a server needs to start; returns all packets of the response before `end`.
     /// Call this before [`SupervisorLink::listen`].
     ///
+    /// # Errors
     /// The system's error, or the supervisor has ended or reports an error.
-    /// The system's; where the supervisor has ended; its own error.
     pub(crate) fn start(&self) -> io::Result<Vec<Packet>> {
         send(&self.0.socket, &LinkRequest::Start.to_string(), &[])?;
         let mut packets = Vec::new();

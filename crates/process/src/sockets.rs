@@ -96,7 +96,7 @@ impl GivenSockets {
 #[derive(Debug)]
 pub struct TakenSockets {
     sockets: Vec<OwnedFd>,
-    /// The process that handed them over owns the file of the Unix socket until this one serves.
+    /// Whether the process that passed the sockets owns the Unix socket's file until this one serves.
     owns_file: bool,
 }
 

@@ -253,8 +253,8 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// In a process started for an upgrade: returns the predecessor, and the sockets that it passes. `None`
-    /// in all other processes.
+    /// Receives the listening sockets of the predecessor; `None` in a process that was not started for an
+    /// upgrade.
     ///
     /// # Errors
     /// The predecessor has ended, or speaks another version of the protocol.

@@ -46,11 +46,11 @@ pub enum StreamEnd {
     Denied,
     /// Rejected by `connections` or `connections_per_client`.
     TooMany,
-    /// No stream accepts the connection.
+    /// Connection that no stream accepts.
     Untaken,
     /// The client's first message was not received, for this reason.
     Failed(&'static str),
-    /// No upstream server could be reached, for this reason.
+    /// Failure to connect to an upstream server, for this reason.
     Unreachable(&'static str),
     /// The client closed the connection before an upstream server was connected.
     Left,
