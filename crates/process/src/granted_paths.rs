@@ -84,7 +84,7 @@ impl GrantedPaths {
     }
 }
 
-/// The directory of an interpreter and its libraries; `None` if that is the root directory.
+/// The installation directory of an interpreter, with its libraries; `None` if that is the root directory.
 fn interpreter_folder(program: &Path) -> Option<ResolvedPath> {
     let mut path = ResolvedPath::of(program).ok()?;
     path.way.truncate(path.way.len().saturating_sub(2));

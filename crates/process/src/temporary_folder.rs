@@ -21,8 +21,8 @@ pub(crate) struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Opens the directory `name` below `base`, and creates it if it is missing. If it belongs to another
-    /// user, this process's id is appended to the name.
+    /// Opens the directory `name` below `base`, and creates it if it is missing. If that fails, because it
+    /// belongs to another user for example, the process id is appended to the name.
     ///
     /// # Errors
     /// The directory cannot be created.

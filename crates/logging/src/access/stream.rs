@@ -121,7 +121,7 @@ impl StreamEnd {
 }
 
 impl AccessLogs {
-    /// Adds the line of a connection to the logs of every request.
+    /// Adds the line of a connection to the logs of all requests.
     pub fn log_stream(&self, record: &RelayedConnection<'_>) {
         self.all.iter().for_each(|log| log.log_stream(record));
     }
