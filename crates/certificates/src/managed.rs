@@ -1,5 +1,5 @@
-//! Certificates that the server obtains by itself: what the configuration says of them, for `control`; and what serves
-//! with them.
+//! Managed certificates: translates their configuration for `control`, and installs the certificates it
+//! obtains.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,12 +21,12 @@ use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
 
-/// The state folder of a server that was started as root.
+/// State directory of a server that was started as root.
 const SYSTEM_FOLDER: &str = "/var/lib/komainu";
-/// Names of the default site where it is to have certificates by itself: those of this machine.
+/// Names of a default site with `tls = "auto"`: those of the local machine.
 const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// What serves with the certificates.
+/// Installs certificates and challenges in the running server.
 struct ServerSink {
     store: CertificateStore,
     staples: Staples,
@@ -69,15 +69,15 @@ impl CertificateSink for ServerSink {
     }
 }
 
-/// What obtains and renews certificates while the server runs.
+/// Obtains and renews certificates while the server runs.
 pub struct RunningCertificates {
     renewer: CertificateRenewer,
     is_system: bool,
 }
 
 impl RunningCertificates {
-    /// Installs what is stored, and starts the thread; `None` where no site has `tls = "auto"`. Failures are logged: the
-    /// server serves without.
+    /// Installs the stored certificates and starts the thread; `None` if no site has `tls = "auto"`. Failures
+    /// are logged, and the server runs without managed certificates.
     fn start(
         config: &Config,
         files: &ConfigFiles,
@@ -114,24 +114,24 @@ impl RunningCertificates {
         }
     }
 
-    /// Goes over to another configuration.
+    /// Applies a new configuration.
     ///
     /// # Errors
-    /// A file that cannot be read; the names of before keep their certificates then.
+    /// A file cannot be read; the previous names keep their certificates.
     fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
         self.renewer.serve(options(config, files, self.is_system)?, subjects(config, log));
         Ok(())
     }
 
-    /// What is known of each certificate.
+    /// Status of each certificate.
     pub fn statuses(&self) -> Vec<CertificateStatus> {
         self.renewer.statuses()
     }
 
-    /// Has the certificate of a name renewed now.
+    /// Requests the immediate renewal of a name's certificate.
     ///
     /// # Errors
-    /// Where there is no such name.
+    /// No certificate is managed for this name.
     pub fn renew(&self, name: &str) -> Result<(), String> {
         let subject = Subject::parse(name)?;
         match self.renewer.renew(&subject) {
@@ -143,12 +143,12 @@ impl RunningCertificates {
     }
 }
 
-/// The certificates that the server obtains by itself, if a site has such; what serves with them. Clones are the same.
+/// Managed certificates, if any site has them, and the state shared with TLS and HTTP. Clones share it.
 #[derive(Clone, Default)]
 pub struct AutomaticCertificates {
-    /// Set where a site has them, at the start or by a reload.
+    /// Set when a site has managed certificates, at the start or by a reload.
     pub running: Arc<OnceLock<RunningCertificates>>,
-    /// Certificates by name, as TLS looks them up.
+    /// Certificates by name, as used by TLS.
     pub store: CertificateStore,
     /// Tokens of HTTP-01 challenges.
     pub challenges: HttpChallenges,
@@ -157,10 +157,10 @@ pub struct AutomaticCertificates {
 }
 
 impl AutomaticCertificates {
-    /// Puts a configuration in force.
+    /// Applies a configuration.
     ///
     /// # Errors
-    /// As [`RunningCertificates::reload`].
+    /// The errors of [`RunningCertificates::reload`].
     pub fn apply(
         &self,
         config: &Config,
@@ -172,7 +172,7 @@ impl AutomaticCertificates {
             return running.reload(config, files, log);
         }
         if let Some(started) = RunningCertificates::start(config, files, is_system, self, log) {
-            // Nobody else sets it: reloads follow each other.
+            // No other thread sets it: reloads are sequential.
             let _ = self.running.set(started);
         }
         Ok(())
@@ -184,12 +184,12 @@ pub fn is_system(link: Option<&SupervisorLink>) -> bool {
     link.is_some() || rustix::process::geteuid().is_root()
 }
 
-/// The name of this machine.
+/// Host name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The names that certificates are obtained for: the hosts of sites with `tls = "auto"`.
+/// Subjects to obtain certificates for: the hosts of sites with `tls = "auto"`.
 fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
     let mut subjects = BTreeSet::new();
     for (_, name) in names(config) {
@@ -201,15 +201,15 @@ fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
     subjects.into_iter().collect()
 }
 
-/// Whether a site obtains its certificates by itself.
+/// Whether a site has `tls = "auto"`.
 pub fn is_automatic(site: &config::Site) -> bool {
     site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
 }
 
-/// The hosts of sites with `tls = "auto"`, each with its site for messages.
+/// Hosts of sites with `tls = "auto"`, each preceded by its site for messages.
 fn names(config: &Config) -> Vec<(String, String)> {
     let mut names = Vec::new();
-    // With `ask`, the names below a wildcard are obtained one by one where the wildcard itself cannot be.
+    // With `ask`, names below a wildcard are obtained individually if the wildcard itself cannot be.
     let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
     for site in config.sites.iter().filter(|site| is_automatic(site)) {
         let hosts = site.hosts.iter().filter_map(|host| match host {
@@ -225,7 +225,8 @@ fn names(config: &Config) -> Vec<(String, String)> {
     names
 }
 
-/// What `komainu check` says of names that get no certificate, or one that clients do not trust by themselves.
+/// Warnings of `komainu check` about names without a certificate, or with one that clients do not trust by
+/// default.
 pub fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let kinds = challenges(config);
@@ -259,7 +260,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Checks the files that `[acme]` names, which a start uses only once a certificate is due.
+/// Checks the files named by `[acme]`, which a running server uses only when a certificate is due.
 pub fn files_exist(config: &Config) -> Result<(), String> {
     if let Some(path) = &config.acme.ca {
         let pem = ConfigFiles::default().read(path).map_err(|error| format!("`[acme] ca`: {error}"))?;
@@ -284,7 +285,7 @@ pub fn files_exist(config: &Config) -> Result<(), String> {
     }
 }
 
-/// Whether a name means the machine itself, where nobody expects another authority.
+/// Whether a name denotes the local machine, for which a certificate of the local authority is expected.
 fn is_of_this_machine(subject: &Subject) -> bool {
     match subject {
         Subject::Ip(address) => address.is_loopback(),
@@ -323,7 +324,7 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
 /// The DNS server of `[acme]`, with its key.
 ///
 /// # Errors
-/// The file of the key, where it cannot be read or holds none.
+/// The key file cannot be read or contains no valid key.
 pub fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsServer> {
     let key = TsigKey::parse(&files.read(&dns.secret_file)?, dns.key.as_deref(), dns.algorithm);
     let key = key.map_err(|text| {
@@ -334,7 +335,7 @@ pub fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsS
     Ok(DnsServer { host, port, zone: dns.zone.clone(), key, wait: dns.wait })
 }
 
-/// The challenges that can be answered: those that are configured, or those that the addresses allow.
+/// Usable challenge types: the configured ones, or those that the listening addresses allow.
 fn challenges(config: &Config) -> Vec<ChallengeKind> {
     let configured = config.acme.challenges.iter().map(|challenge| match challenge {
         AcmeChallenge::Http01 => ChallengeKind::Http,
@@ -366,19 +367,19 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
     let mut reachable: Vec<ChallengeKind> =
         of(Some(80), Some(443)).into_iter().filter_map(|(is, kind)| is.then_some(kind)).collect();
     if reachable.is_empty() {
-        // Other ports of this machine may be what the authority reaches as 80 and 443.
+        // Ports 80 and 443 may be forwarded to other ports of this machine.
         reachable.extend(of(None, None).into_iter().filter_map(|(is, kind)| is.then_some(kind)));
     }
     kinds.extend(reachable);
     kinds
 }
 
-/// The state folder: that of the configuration, of systemd's unit, of the system, or of the user.
+/// State directory: configured, from the systemd unit, of the system, or of the user.
 pub fn state_folder(config: &Config, is_system: bool) -> PathBuf {
     config.acme.state.clone().unwrap_or_else(|| default_state_folder(is_system))
 }
 
-/// The state folder where none is configured. `is_system` for a server that was started as root.
+/// Default state directory. `is_system`: the server was started as root.
 pub fn default_state_folder(is_system: bool) -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(folders) = variable("STATE_DIRECTORY")
@@ -396,10 +397,10 @@ pub fn default_state_folder(is_system: bool) -> PathBuf {
     }
 }
 
-/// In the supervisor: makes the state folder for the user who serves.
+/// Creates the state directory for the server's user; called by the supervisor.
 ///
 /// # Errors
-/// Why it cannot be made.
+/// The directory cannot be created.
 pub fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
     if !config.sites.iter().any(is_automatic) {
         return Ok(());

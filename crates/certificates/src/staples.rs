@@ -1,4 +1,4 @@
-//! OCSP responses for the certificates that the server presents: which of them name a responder.
+//! OCSP stapling for the certificates that the server presents.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -8,15 +8,17 @@ use net::ServerCertificate;
 
 use logging::notice::ErrorLog;
 
-/// The longest time of a request to a responder.
+/// Timeout of a request to a responder.
 const REQUEST_MAX: Duration = Duration::from_secs(15);
 
-/// What fetches them; its thread is started for the first certificate that names a responder. Clones are the same.
+/// The OCSP stapler, whose thread is started for the first certificate that names a responder. Clones share
+/// it.
 #[derive(Clone, Default)]
 pub struct Staples(Arc<Mutex<Option<OcspStapler>>>);
 
 impl Staples {
-    /// Keeps OCSP responses for these certificates, each with its name for the log, and for no others of this owner.
+    /// Keeps OCSP responses for `certificates`, each with its name for the log, and for no others of this
+    /// owner.
     pub(crate) fn watch(
         &self,
         owner: StapleOwner,
@@ -61,7 +63,7 @@ fn environment(log: &ErrorLog) -> StapleEnvironment {
     }
 }
 
-/// Why a certificate that demands an OCSP response (must-staple) will never have one, if so.
+/// Explains why a must-staple certificate can never have an OCSP response; `None` if it can, or needs none.
 pub(crate) fn doubt(certificate: &ServerCertificate) -> Option<&'static str> {
     let info = certificate.info();
     if !info.is_staple_required {

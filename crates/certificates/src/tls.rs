@@ -1,4 +1,4 @@
-//! TLS with clients: the certificates and keys that the configuration names, read and checked.
+//! TLS with clients: reads and checks the certificates and keys that the configuration names.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,25 +19,25 @@ use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 
-/// What a configuration says about TLS with clients, with its files read.
+/// TLS settings of a configuration, with the contents of its files.
 #[derive(Debug)]
 pub struct TlsPlan {
     options: TlsOptions,
-    /// By site; `None` for those that are not reached through TLS.
+    /// Settings by site; `None` for sites without TLS.
     sites: Vec<Option<TlsSite>>,
-    /// Keys of tickets for configurations that name none. A reload keeps them.
+    /// Ticket keys for configurations that name none. A reload keeps them.
     own_keys: TicketKeys,
-    /// What clients will refuse of the certificates in files, in words.
+    /// Warnings about certificates in files that clients will reject.
     warnings: Vec<String>,
-    /// The certificates in files, in the order of sites.
+    /// Certificates in files, in the order of sites.
     files: Vec<FromFile>,
 }
 
 impl TlsPlan {
-    /// Reads what a configuration names, which may follow another one.
+    /// Reads the files of a configuration. `before` holds the settings in force, whose ticket keys are kept.
     ///
     /// # Errors
-    /// A file that cannot be read or is not valid, with the site that names it.
+    /// A file cannot be read or is invalid; the message names the site.
     pub fn new(
         config: &Config,
         before: Option<&TlsPlan>,
@@ -68,19 +68,19 @@ impl TlsPlan {
             }))
         };
         let sites = config.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
-        // Sites with one `default` say the same, of the same files.
+        // Sites that inherit `tls` from one `default` give the same warnings for the same files.
         warnings.dedup();
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
         let plan = TlsPlan { options, sites, own_keys, warnings, files: all };
-        // What is wrong with authorities and revocation lists shows here.
+        // Validates authorities and revocation lists.
         TlsPlan::put_in_force(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
     }
 
-    /// Puts a plan and its configuration in force; without a plan, TLS is for no site.
+    /// Applies a plan and its configuration; without a plan, no site has TLS.
     ///
     /// # Errors
-    /// Authorities or revocation lists that are not valid.
+    /// Authorities or revocation lists are invalid.
     pub fn put_in_force(plan: Option<&TlsPlan>, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
         let (options, sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
@@ -94,24 +94,25 @@ impl TlsPlan {
         staples.watch(StapleOwner::Files, &named.collect::<Vec<_>>(), log);
     }
 
-    /// What clients will refuse of the certificates in files: those that have expired, or are for other hosts.
+    /// Warnings about certificates in files that clients will reject: expired ones, or those for other hosts.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The certificates in files, each with the file or folder that it was read from.
+    /// Certificates in files, each with the file or directory that it was read from.
     pub fn files(&self) -> &[FromFile] {
         &self.files
     }
 
-    /// What a site demands of clients' certificates: the number that its connections carry, 0 for nothing.
+    /// Number of the client certificate policy of a site, as recorded for its connections; 0 without a
+    /// policy.
     pub fn policy(&self, site: usize) -> u64 {
         let site = self.sites.get(site).and_then(Option::as_ref);
         site.and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
     }
 }
 
-/// Finds the site of a host as the router does.
+/// Returns a function that finds the site of a host as the router does.
 fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static {
     let routes = Routes::compile(config);
     move |host, listener_key| match host.parse::<Ipv6Addr>() {
@@ -135,10 +136,10 @@ fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::
     TicketKeys::given(secrets).map(Some).map_err(invalid)
 }
 
-/// A certificate with the file or the folder that it was read from.
+/// A certificate and the file or directory that it was read from.
 pub type FromFile = (PathBuf, ServerCertificate);
 
-/// Certificates by the files of chains and of keys that name them: thousands of sites may name the same ones.
+/// Certificates by their chain and key files: thousands of sites may share the same ones.
 type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FromFile>>;
 
 fn read_site(
@@ -158,7 +159,7 @@ fn read_site(
     Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
 }
 
-/// Reads the certificates of files with their keys, and those of folders.
+/// Reads certificates with their keys from files and directories.
 fn read_certificates(paths: &[PathBuf], keys: &[PathBuf], files: &ConfigFiles) -> io::Result<Vec<FromFile>> {
     let mut found = Vec::new();
     for (index, path) in paths.iter().enumerate() {
@@ -182,10 +183,10 @@ fn read_certificates(paths: &[PathBuf], keys: &[PathBuf], files: &ConfigFiles) -
     Ok(found)
 }
 
-/// What the control listener's `tls` names, and what is doubtful about it, in words.
+/// Reads the control listener's `tls`; also returns warnings about its certificates.
 ///
 /// # Errors
-/// A file that cannot be read or is not valid.
+/// A file cannot be read or is invalid.
 pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
     let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
         .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
@@ -194,7 +195,7 @@ pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, 
     Ok((site, doubts.into_iter().map(|text| format!("`control.tls`: {text}")).collect()))
 }
 
-/// What clients that ask for these hosts will refuse.
+/// Problems for which clients of these hosts will reject the certificates.
 fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     if files.is_empty() {
@@ -245,7 +246,7 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
     doubts
 }
 
-/// A list for a message: a folder may hold thousands.
+/// Joins names for a message, shortened because a directory may hold thousands.
 fn some_of(all: &[String]) -> String {
     const SHOWN: usize = 5;
     let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -272,7 +273,7 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
         let pem = files.read(path)?;
         ClientCertificates::check_authority(&pem).map_err(|text| placed("ca", path, &text))?;
         authorities_pem.extend(pem);
-        // A file need not end with a line.
+        // The last line of a file may lack its line feed.
         authorities_pem.push(b'\n');
     }
     let revoked = |path: &PathBuf| {
@@ -289,7 +290,7 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
     Ok(ClientCertificates { authorities_pem, revoked_pem, required: client.required })
 }
 
-/// What is wrong with a file that `client` names.
+/// Error about a file named by `client`.
 fn placed(directive: &str, path: &Path, text: &str) -> io::Error {
     invalid(format!("`client.{directive}`: {}: {text}", path.display()))
 }

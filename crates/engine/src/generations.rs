@@ -1,7 +1,8 @@
-//! Generations of the configuration: each reload or change that takes effect begins one, and requests work by that of their beginning to their end.
+//! Generations of the configuration. Each reload or change that takes effect begins one; a request uses the
+//! generation in force at its start until it ends.
 //!
-//! Connections of clients belong to none: each of their requests works by the configuration of its time. What keeps an old generation alive
-//! are requests that take long: WebSockets and other connections that were upgraded, streams of events, downloads.
+//! Client connections belong to no generation: each of their requests uses the current one. An old generation
+//! is kept alive by long requests: WebSockets and other upgraded connections, event streams, downloads.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -18,20 +19,20 @@ use serde_json::{Value, json};
 
 use logging::access::rfc3339;
 
-/// Why a request of a generation that was closed gets no response.
+/// Rejection of a request whose generation was closed.
 const CLOSED: Reject =
     Reject::new(Status::SERVICE_UNAVAILABLE, "the configuration that this request worked by was closed");
 
-/// The generations that have work, and the one in force.
+/// The generations with active requests, and the one in force.
 pub struct Generations {
     cores: usize,
-    /// The last one is in force.
+    /// Generations by age; the last one is in force.
     all: Mutex<Vec<Arc<ConfigGeneration>>>,
-    /// How often one was closed.
+    /// Number of times that a generation was closed.
     closes: AtomicU64,
 }
 
-/// One configuration while it is in force, or has requests.
+/// A configuration that is in force or has active requests.
 pub(crate) struct ConfigGeneration {
     number: u64,
     since: SystemTime,
@@ -39,7 +40,7 @@ pub(crate) struct ConfigGeneration {
     is_closed: AtomicBool,
 }
 
-/// What a core does by a generation. On cache lines of its own.
+/// One core's counters of a generation, aligned to avoid false sharing.
 #[derive(Default)]
 #[repr(align(128))]
 struct CoreWork {
@@ -49,18 +50,19 @@ struct CoreWork {
     upgraded_ended: Counter,
 }
 
-/// How much is under way.
+/// Number of active requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkUnderWay {
-    /// Requests that still work by it.
+    /// Requests that use the generation.
     pub requests: u64,
-    /// Those of them whose connection carries something else by now: WebSockets and other tunnels.
+    /// Requests among them whose connection was upgraded: WebSockets and other tunnels.
     pub upgraded: u64,
 }
 
 impl ConfigGeneration {
     fn work(&self) -> WorkUnderWay {
-        // Those that are over first: else one that ends meanwhile would count as less than none.
+        // Read the ended counters first: a request that ends meanwhile would otherwise be counted as ended
+        // only.
         let sum = |of: fn(&CoreWork) -> u64| self.cores.iter().map(of).sum::<u64>();
         let (ended, upgraded_ended) =
             (sum(|core| core.ended.value()), sum(|core| core.upgraded_ended.value()));
@@ -72,7 +74,7 @@ impl ConfigGeneration {
 }
 
 impl Generations {
-    /// The first generation of a server of so many cores.
+    /// Creates the first generation, for `cores` cores.
     pub fn new(cores: usize) -> Generations {
         let generations = Generations { cores, all: Mutex::default(), closes: AtomicU64::new(0) };
         generations.begin();
@@ -81,7 +83,7 @@ impl Generations {
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<ConfigGeneration>>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that no core and no request uses are over.
+        // Drop generations that no core and no request uses.
         if let Some(last) = all.pop() {
             all.retain(|generation| Arc::strong_count(generation) > 1);
             all.push(last);
@@ -89,7 +91,7 @@ impl Generations {
         all
     }
 
-    /// Another configuration is in force from now on.
+    /// Begins a generation, which is in force from now on.
     pub fn begin(&self) {
         let mut all = self.all();
         let number = all.last().map_or(1, |last| last.number + 1);
@@ -101,18 +103,18 @@ impl Generations {
         }));
     }
 
-    /// The one in force, for a core.
+    /// The generation in force, for a core.
     pub fn current(&self, core: usize) -> Rc<CoreGeneration> {
         let current = self.all().last().expect("there always is one").clone();
         Rc::new(CoreGeneration { generation: current, core: core.min(self.cores.saturating_sub(1)) })
     }
 
-    /// How often one was closed: where that differs, the core's tasks are to look.
+    /// Number of times that a generation was closed; when it changes, cores must poll their tasks.
     pub fn closes(&self) -> u64 {
         self.closes.load(Ordering::Acquire)
     }
 
-    /// All of them, the newest first; whether the whole process `is_draining`.
+    /// All generations as JSON, newest first. `is_draining`: the whole process is draining.
     pub fn document(&self, is_draining: bool) -> Value {
         let all = self.all();
         let current = all.last().map_or(0, |last| last.number);
@@ -131,17 +133,17 @@ impl Generations {
         json!({ "generations": shown.collect::<Vec<_>>() })
     }
 
-    /// What a generation has under way; `None` where it is over, or never was.
+    /// Active requests of a generation; `None` if it has ended or never existed.
     pub fn work(&self, number: u64) -> Option<WorkUnderWay> {
         self.all().iter().find(|one| one.number == number).map(|one| one.work())
     }
 
-    /// Whether it is the one in force.
+    /// Whether a generation is the one in force.
     pub fn is_current(&self, number: u64) -> bool {
         self.all().last().is_some_and(|last| last.number == number)
     }
 
-    /// Ends the requests of a generation, within about a second.
+    /// Aborts the requests of a generation, within about a second.
     pub fn close(&self, number: u64) {
         if let Some(found) = self.all().iter().find(|one| one.number == number) {
             found.is_closed.store(true, Ordering::Release);
@@ -161,13 +163,13 @@ impl CoreGeneration {
         &self.generation.cores[self.core]
     }
 
-    /// Counts a request, until what is returned is dropped.
+    /// Counts a request until the returned guard is dropped.
     pub fn begin(self: &Rc<Self>) -> RequestOfGeneration {
         self.work().begun.add(1);
         RequestOfGeneration(self.clone())
     }
 
-    /// Does the work of a request, unless the generation is closed before it is done.
+    /// Runs the work of a request; fails if the generation is closed before it completes.
     pub async fn until_closed(
         &self,
         mut work: Pin<&mut impl Future<Output = Result<(), Fault>>>,
@@ -187,7 +189,7 @@ impl net::UpgradeTap for CoreGeneration {
     }
 }
 
-/// A request under way.
+/// Guard that counts an active request.
 pub struct RequestOfGeneration(Rc<CoreGeneration>);
 
 impl Drop for RequestOfGeneration {
@@ -196,7 +198,7 @@ impl Drop for RequestOfGeneration {
     }
 }
 
-/// A request whose connection carries something else by now.
+/// Guard that counts a request whose connection was upgraded.
 struct UpgradedRequest(Rc<CoreGeneration>);
 
 impl Drop for UpgradedRequest {
@@ -233,7 +235,7 @@ mod tests {
         drop((tunnel, upgraded));
         assert_eq!(shown(&generations), [(2, 0, 0)]);
         assert_eq!(generations.work(1), None);
-        // One that is over cannot be closed.
+        // A generation that has ended cannot be closed.
         generations.close(1);
         assert_eq!(generations.closes(), 1);
     }

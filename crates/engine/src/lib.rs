@@ -1,6 +1,7 @@
-//! Options of the serving engine: addresses, threads, limits, memory, trusted proxies, generations of the configuration.
+//! Options of the serving engine: addresses, threads, limits, memory, trusted proxies, generations of the
+//! configuration.
 //!
-//! It owns the translation of these settings for `net`. It never serves a request.
+//! This crate owns the translation of these settings for `net`. It never serves a request.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

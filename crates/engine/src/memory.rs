@@ -1,30 +1,31 @@
-//! The memory budget, and returning free memory to the system.
+//! The memory budget, and the return of free memory to the system.
 
 use mimalloc as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The smallest budget by default.
+/// Minimum of the default budget, in bytes.
 const SHARE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 /// Below this budget, in bytes, free memory is returned soon and the process uses no huge pages.
 const SMALL_BYTES: u64 = 256 * 1024 * 1024;
 
-/// The budget of so many bytes, or of a share of what there is. Where it is small, free memory is returned to the system
-/// soon, and the kernel is asked for no huge pages: each thread's first buffer of a size would take two megabytes of one,
-/// however few bytes are counted. Programs that are started later do not inherit that.
+/// Creates a budget of `bytes_max`, or of a share of the available memory. With a small budget, free memory
+/// is returned to the system soon, and huge pages are disabled: each thread's first buffer of a size would
+/// occupy a huge page of 2 MiB, however few bytes are counted. Programs started later do not inherit this
+/// setting.
 pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
     let bytes_max = bytes_max.unwrap_or_else(share);
     if bytes_max < SMALL_BYTES {
         return_soon();
-        // Where the kernel does not know it, more is resident than has to be.
+        // If the kernel does not support this, more memory is resident than necessary.
         apps::switch_off_huge_pages();
     }
     net::MemoryBudget::new(bytes_max)
 }
 
-/// The memory that the server may hold for its peers where the configuration does not say: a quarter of the machine's,
-/// or of its control group's where that is less.
+/// The default budget for connections: a quarter of the machine's memory, or of the control group's limit if
+/// that is lower.
 fn share() -> u64 {
     share_at(Path::new("/"))
 }
@@ -42,7 +43,7 @@ fn machine_bytes(system: &Path) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The limits of the control groups that this process is in, version 2 and 1, its own and those above it.
+/// Memory limits of this process's control groups and their ancestors, versions 1 and 2.
 fn group_limits(system: &Path) -> Vec<u64> {
     let text = fs::read_to_string(system.join("proc/self/cgroup")).unwrap_or_default();
     let mut limits = Vec::new();
@@ -59,7 +60,7 @@ fn group_limits(system: &Path) -> Vec<u64> {
             _ => continue,
         };
         let mount = system.join(mount);
-        // In a container the path may be the host's, and only the mount's top be there.
+        // In a container the path may be that of the host, so that only the mount point exists.
         let group: PathBuf = mount.join(path.trim_start_matches('/'));
         let groups = group.ancestors().take_while(|group| group.starts_with(&mount));
         let limit = |group: &Path| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
@@ -68,32 +69,31 @@ fn group_limits(system: &Path) -> Vec<u64> {
     limits
 }
 
-/// `mi_option_purge_delay` of mimalloc 3: for how many milliseconds the allocator keeps free memory before it returns it to
-/// the system.
+/// `mi_option_purge_delay` of mimalloc 3: milliseconds for which the allocator keeps free memory before it
+/// returns it to the system.
 const PURGE_DELAY_OPTION: i32 = 15;
-/// Milliseconds. With the allocator's own second, buffers of a burst that are freed one after the other stay resident
-/// together, 20 MB and more beyond the budget. Where that matters little the second stays: with 1,000 connections ten milliseconds
-/// cost a third of a page fault for each proxied request.
+/// Purge delay for small budgets, in milliseconds. With mimalloc's default of one second, buffers freed one
+/// after the other in a burst stay resident together, 20 MB and more beyond the budget. Larger budgets keep
+/// the default, because 10 ms cost a third of a page fault per proxied request with 1,000 connections.
 const PURGE_DELAY_MS: i64 = 10;
 
-/// Makes the allocator return free memory after [`PURGE_DELAY_MS`], unless the environment says otherwise
-/// (`MIMALLOC_PURGE_DELAY`).
+/// Makes the allocator return free memory after [`PURGE_DELAY_MS`], unless `MIMALLOC_PURGE_DELAY` is set.
 #[allow(unsafe_code)]
 fn return_soon() {
     unsafe extern "C" {
         fn mi_option_set_default(option: i32, value: std::ffi::c_long);
     }
-    // SAFETY: mimalloc's own function, which stores a number.
+    // SAFETY: a function of mimalloc that stores a number.
     unsafe { mi_option_set_default(PURGE_DELAY_OPTION, PURGE_DELAY_MS) };
 }
 
-/// Returns memory that the allocator keeps for this thread to the system.
+/// Returns memory that the allocator caches for this thread to the system.
 #[allow(unsafe_code)]
 pub(crate) fn release() {
     unsafe extern "C" {
         fn mi_collect(force: bool);
     }
-    // SAFETY: mimalloc's own function, which may be called at any time; it touches no memory that is in use.
+    // SAFETY: a function of mimalloc that may be called at any time; it does not access memory in use.
     unsafe { mi_collect(true) };
 }
 
@@ -129,9 +129,9 @@ mod tests {
         unsafe extern "C" {
             fn mi_option_get(option: i32) -> std::ffi::c_long;
         }
-        // SAFETY: mimalloc's own function, which reads a number.
+        // SAFETY: a function of mimalloc that reads a number.
         let delay_ms = || unsafe { mi_option_get(PURGE_DELAY_OPTION) };
-        // Of all options only this one is 1,000 by default: a release of mimalloc that numbers them again fails here.
+        // Only this option is 1,000 by default, so a release of mimalloc that renumbers them fails here.
         assert!([1_000, PURGE_DELAY_MS].contains(&delay_ms()));
         return_soon();
         assert_eq!(delay_ms(), PURGE_DELAY_MS);

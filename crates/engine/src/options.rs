@@ -1,4 +1,4 @@
-//! The options of the engine: addresses, threads, limits and the number of file descriptors.
+//! Options of the engine: addresses, threads, limits and the number of file descriptors.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{fs, io};
@@ -13,29 +13,30 @@ use crate::memory;
 use crate::stream_listen::{own_listeners, stream_listener};
 use process::sockets::GivenSockets;
 
-/// Descriptors reserved at most for other uses than connections: listeners, logs, epolls, workers, files being sent. Of a
-/// small limit it is an eighth, but never fewer than [`Descriptors::new`] counts.
+/// Maximum number of descriptors reserved for other uses than connections: listeners, logs, epoll instances,
+/// workers, files being sent. An eighth of a small limit is reserved, but at least the number computed by
+/// [`Descriptors::new`].
 const DESCRIPTORS_KEPT_MAX: u64 = 256;
-/// Of those, the number every server needs.
+/// Number of these descriptors that every server needs.
 const DESCRIPTORS_BASE: u64 = 24;
-/// Descriptors that a core and a process of an application need.
+/// Descriptors needed per core, and per process of an application.
 const DESCRIPTORS_PER_CORE: u64 = 2;
 const DESCRIPTORS_PER_PROCESS: u64 = 6;
-/// A limit that leaves fewer connections than this is worth a warning.
+/// A limit that allows fewer connections than this causes a warning.
 const CONNECTIONS_FEW: u64 = 1024;
 
-/// How the limit on open files is divided between uses.
+/// Division of the limit on open files between uses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Descriptors {
     /// The limit on open files.
     limit: u64,
-    /// The least that the server and its applications need to start.
+    /// Minimum that the server and its applications need to start.
     needed: u64,
     /// Reserved for the server itself.
     kept: u64,
     /// Reserved for the cache of open files.
     files: u64,
-    /// Descriptors for each connection: two if requests are proxied.
+    /// Descriptors per connection: two if requests are proxied.
     per_connection: u64,
 }
 
@@ -72,10 +73,10 @@ impl Descriptors {
         (self.limit.saturating_sub(self.kept + self.files) / self.per_connection).max(1)
     }
 
-    /// Refuses a limit below what the server itself needs.
+    /// Checks that the limit covers what the server itself needs.
     ///
     /// # Errors
-    /// The number needed, and how to raise the limit.
+    /// The limit is too low; the message contains the number needed, and how to raise the limit.
     pub fn suffice(&self) -> io::Result<()> {
         let needed = self.needed + self.per_connection;
         match self.limit >= needed {
@@ -88,7 +89,7 @@ impl Descriptors {
         }
     }
 
-    /// The log line about it at the start.
+    /// The log line about the limit at startup, with its level.
     pub fn notice(&self, config: &Config) -> (config::Level, String) {
         let Descriptors { limit, kept, files, .. } = self;
         let room = self.connections();
@@ -111,7 +112,7 @@ impl Descriptors {
     }
 }
 
-/// The engine's options.
+/// Translates the configuration to the engine's options.
 pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
     let limits = &config.limits;
     let room = descriptors.connections() as usize;
@@ -146,25 +147,25 @@ pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
     }
 }
 
-/// Refuses a limit on descriptors that is too low, before anything is opened.
+/// Checks the limit on descriptors, before anything is opened.
 ///
 /// # Errors
-/// [`Descriptors::suffice`]'s.
+/// The error of [`Descriptors::suffice`].
 pub fn enough_descriptors(config: &Config) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     Descriptors::new(config, limit).suffice()
 }
 
-/// Ports below this one are for root.
+/// First port that does not require root.
 const PORT_OF_ALL_MIN: u16 = 1_024;
 
-/// The listeners of a configuration: of sockets that were given, or bound here.
+/// Opens the listeners of a configuration, from inherited sockets or by binding.
 ///
 /// # Errors
-/// The error of the system, with a remedy.
+/// The system's error, with a remedy.
 pub fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Result<Vec<Listener>> {
     let listens = listens(config);
-    // Their owner listens there until this process serves.
+    // The process that passed these sockets listens on them until this one serves.
     let ours = given.addresses();
     let taken = given.take(&listens);
     let each = listens.into_iter().zip(taken);
@@ -175,10 +176,10 @@ pub fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Re
     .collect()
 }
 
-/// Binds an address, beside those that this server listens on already.
+/// Binds an address. `open` are the addresses on which this server already listens.
 ///
 /// # Errors
-/// The error of the system, with a remedy.
+/// The system's error, with a remedy.
 pub fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
     let (at, port) = (listen.at.clone(), listen.at.port());
     Listener::bind_beside(listen, threads, open).map_err(|error| {
@@ -201,11 +202,11 @@ pub fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listene
     })
 }
 
-/// The name and number of a process that listens there, as far as this user may see it.
+/// Name and process id of the program that listens on an address, if this user can see it.
 fn holder(at: &Bind) -> Option<(String, u32)> {
     let port = at.port()?;
     let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    // Every address is in use where one of them is: most often it is this machine's own.
+    // A wildcard bind fails if any address is in use, most often a local one.
     let addresses = match at {
         Bind::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
         _ => everywhere.map(|ip: IpAddr| SocketAddr::new(ip, port)).to_vec(),
@@ -215,8 +216,8 @@ fn holder(at: &Bind) -> Option<(String, u32)> {
     Some((name.trim().to_owned(), pid))
 }
 
-/// How many threads serve. Beside applications too, one for each processor: on two of them a single one was measured to
-/// cost a request no less, and to answer fewer of them.
+/// Number of serving threads: by default one per processor, with applications too. On two processors a single
+/// thread was measured to need no less CPU time per request, and to answer fewer requests.
 pub fn threads(config: &Config) -> usize {
     match config.threads {
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
@@ -224,7 +225,7 @@ pub fn threads(config: &Config) -> usize {
     }
 }
 
-/// The addresses to listen on.
+/// Addresses to listen on.
 pub fn listens(config: &Config) -> Vec<Listen> {
     let listens = |listener: &config::Listener| {
         let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
@@ -242,7 +243,7 @@ pub fn listens(config: &Config) -> Vec<Listen> {
     config.listeners().chain(&own_listeners(config)).flat_map(listens).collect()
 }
 
-/// The port of the first address that speaks TLS; 0 for one that the kernel chooses.
+/// Port of the first address that uses TLS; 0 if the kernel chooses it.
 pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>) -> Option<u16> {
     listeners.find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
         config::Listen::Tcp(address) => Some(address.port()),
@@ -251,7 +252,7 @@ pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>)
     })
 }
 
-/// What an address of the configuration stands for.
+/// Socket addresses of a configured address.
 pub fn binds(address: &config::Listen) -> Vec<Bind> {
     match address {
         config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
@@ -317,7 +318,8 @@ mod tests {
         assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
         config.limits.connections_max = Some(100);
         assert_eq!(notice(&config, 256).0, config::Level::Info);
-        // A very small limit still allows one connection; below what the server itself needs, the start fails.
+        // A very small limit still allows one connection; below what the server itself needs, the start
+        // fails.
         let of = |limit| Descriptors::new(&config, limit);
         assert_eq!((of(28).connections(), of(28).suffice().is_ok()), (1, true));
         let error = of(27).suffice().unwrap_err().to_string();

@@ -1,9 +1,9 @@
-//! The addresses of streams, beside those of sites.
+//! Listening addresses of streams, in addition to those of sites.
 
 use config::{Config, Listen};
 use net::StreamListener;
 
-/// How connections to an address may be relayed; `None` where no stream has it.
+/// Stream settings of a listening address; `None` if no stream uses it.
 pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<StreamListener> {
     let has_it = |stream: &&config::Stream| stream.listen.iter().any(|listener| listener.address == *address);
     let mut streams = config.streams.iter().filter(has_it).peekable();
@@ -13,7 +13,7 @@ pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<Strea
     Some(StreamListener { key: key(address), reads_name, is_only })
 }
 
-/// The listeners of streams at addresses that sites do not have.
+/// Listeners of streams at addresses that no site uses.
 pub(crate) fn own_listeners(config: &Config) -> Vec<config::Listener> {
     let mut own: Vec<config::Listener> = Vec::new();
     for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
@@ -25,7 +25,7 @@ pub(crate) fn own_listeners(config: &Config) -> Vec<config::Listener> {
     own
 }
 
-/// By which the streams of an address are found.
+/// Lookup key for the streams of an address.
 pub fn key(address: &Listen) -> String {
     address.to_string()
 }

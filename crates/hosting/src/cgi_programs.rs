@@ -1,7 +1,9 @@
-//! Programs that are run by CGI (RFC 3875): by a thread that keeps its rights, because the threads that serve may start none.
+//! CGI programs (RFC 3875), run by a thread that keeps its privileges, because the serving threads cannot
+//! start programs.
 //!
-//! The thread listens on sockets that only this process may connect to, and takes requests as an SCGI server does. What follows the
-//! variables on a connection is for the program: the connection is its standard input and output, so that no byte of a body is copied here.
+//! The thread listens on sockets that accept connections of this process only, and reads requests like an
+//! SCGI server. The data after the variables is left to the program: the connection becomes its standard
+//! input and output, so that no body is copied here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,34 +28,34 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd
 
 use logging::notice::ErrorLog;
 
-/// A program whose client has closed its sending side has so long to write something: most such clients have left, and its place is
-/// another one's.
+/// Milliseconds that a program has to write something after its client has shut down its sending side. Most
+/// such clients have left, and the program occupies a slot that others need.
 pub const HALF_CLOSED_MS: u64 = 5_000;
-/// From SIGTERM to SIGKILL.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// What the variables of a request may have in bytes: more than the largest head.
+/// Maximum bytes of a request's variables, which exceeds the largest request head.
 const VARIABLES_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The most bytes of one line of an error message in the log, and of all of one program.
+/// Maximum bytes of one logged line of standard error, and of all lines of one program.
 const LINE_BYTES_MAX: usize = 2 * 1024;
 const LOGGED_BYTES_MAX: usize = 64 * 1024;
-/// What a line counts besides its own bytes: the log puts as much before it.
+/// Bytes counted for each line in addition to its own, as the log's prefix is about as long.
 const LINE_BYTES: usize = 64;
-/// How often processes that programs have left behind are looked for.
+/// Interval at which processes left behind by programs are reaped.
 const LOOK: Duration = Duration::from_secs(1);
-/// Where programs find others.
+/// `PATH` of CGI programs.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The folders and programs of a server. Clones are the same.
+/// CGI directories and programs of a server. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct CgiPrograms(Arc<Mutex<CgiFolders>>);
 
 #[derive(Debug, Default)]
 struct CgiFolders {
-    /// By the name of their socket.
+    /// Directories by the name of their socket.
     folders: BTreeMap<String, Arc<Cgi>>,
-    /// Sockets that the thread does not have yet.
+    /// Sockets not yet adopted by the thread.
     new: Vec<(String, UnixListener)>,
-    /// Wakes the thread, once it runs.
+    /// Eventfd that wakes the thread; set once it runs.
     bell: Option<Arc<OwnedFd>>,
 }
 
@@ -62,10 +64,11 @@ impl CgiPrograms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves the folders of a configuration; `notices` gets what programs write to standard error.
+    /// Adds the directories of a configuration; standard error of programs is written to `notices`. Without
+    /// `notices` they are only checked.
     ///
     /// # Errors
-    /// A folder or program that is not there; no thread or socket can be had.
+    /// A directory or program is missing, or a thread or socket cannot be created.
     pub fn apply(&self, config: &Config, notices: Option<&ErrorLog>) -> io::Result<()> {
         for cgi in programs(config) {
             let metadata = std::fs::metadata(&cgi.root);
@@ -79,7 +82,7 @@ impl CgiPrograms {
             let Some(notices) = notices else { continue };
             let name = socket_name(cgi);
             let mut state = self.folders();
-            // Programs begin in their own folders, where a relative path is another one.
+            // Programs start in their own directory, where relative paths would change.
             let absolute = Cgi { root: std::path::absolute(&cgi.root)?, ..cgi.clone() };
             if state.folders.insert(name.clone(), Arc::new(absolute)).is_none() {
                 let address = SocketAddr::from_abstract_name(&name)?;
@@ -120,7 +123,7 @@ fn programs(config: &Config) -> impl Iterator<Item = &Cgi> {
     })
 }
 
-/// The name of the socket at which a folder's programs are asked for: no other server's, and another one where the settings differ.
+/// Name of the abstract socket for a directory's programs, unique to this process and to the settings.
 fn socket_name(cgi: &Cgi) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -128,12 +131,12 @@ fn socket_name(cgi: &Cgi) -> String {
     format!("komainu-cgi-{}-{:016x}", std::process::id(), hasher.finish())
 }
 
-/// Where the server connects to for the programs of a folder.
+/// Address at which the server connects to the programs of a directory.
 pub fn socket(cgi: &Cgi) -> PathBuf {
     format!("@{}", socket_name(cgi)).into()
 }
 
-/// A request.
+/// A CGI request.
 struct CgiJob {
     cgi: Arc<Cgi>,
     stream: UnixStream,
@@ -141,7 +144,7 @@ struct CgiJob {
 }
 
 enum CgiStage {
-    /// Its variables are awaited: their length, as far as it is known, and their bytes.
+    /// Reading the variables: the digits of their length, the bytes so far, and the length once known.
     Head {
         digits: Vec<u8>,
         bytes: Vec<u8>,
@@ -151,7 +154,7 @@ enum CgiStage {
     Over,
 }
 
-/// A program that runs.
+/// A running program.
 struct CgiProcess {
     child: Child,
     ended: OwnedFd,
@@ -159,11 +162,11 @@ struct CgiProcess {
     line: Vec<u8>,
     logged_bytes: usize,
     name: String,
-    /// When it is killed, once it was asked to end.
+    /// Time of SIGKILL, once SIGTERM was sent.
     kill_at: Option<Instant>,
 }
 
-/// Accepts, starts, watches and ends, for as long as the server lives.
+/// Event loop of the thread, which runs until the process exits.
 fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
     let mut listeners: Vec<(String, UnixListener)> = Vec::new();
     let mut jobs: Vec<CgiJob> = Vec::new();
@@ -226,13 +229,14 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
     }
 }
 
-/// Processes that programs have started and not waited for: the server is a subreaper where it hosts applications or runs programs, so
-/// that they become its children, and has to reap them.
+/// Processes that programs have started and not waited for. If the server hosts applications or runs programs
+/// it is a child subreaper, so that they become its children, and must reap them.
 #[derive(Default)]
 struct LeftProcesses {
-    /// Process groups of programs that have ended.
+    /// Process groups of ended programs.
     groups: Orphans,
-    /// Some may have left their group by setsid(2): whoever does so is looked for as long as the server lives.
+    /// Whether to look for processes that have left their group by setsid(2); stays set, as they may end at
+    /// any time.
     is_to_look: bool,
 }
 
@@ -245,7 +249,7 @@ impl LeftProcesses {
     }
 }
 
-/// Takes the connections that wait; those of other processes are closed.
+/// Accepts waiting connections; closes those of other processes.
 fn accept(programs: &CgiPrograms, name: &str, listener: &UnixListener, jobs: &mut Vec<CgiJob>) {
     while let Ok((stream, _)) = listener.accept() {
         let is_ours = sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.pid == getpid());
@@ -258,7 +262,7 @@ fn accept(programs: &CgiPrograms, name: &str, listener: &UnixListener, jobs: &mu
 }
 
 impl CgiJob {
-    /// The program, which leads its process group.
+    /// Process id of the program, which leads its process group.
     fn leader(&self) -> Option<Pid> {
         match &self.stage {
             CgiStage::Running(process) => Some(Pid::from_child(&process.child)),
@@ -273,7 +277,7 @@ impl CgiJob {
         }
     }
 
-    /// Does what there is to do.
+    /// Processes the events of this job.
     fn advance(&mut self, stream: PollFlags, ended: PollFlags, errors: PollFlags, notices: &ErrorLog) {
         let is_gone = stream.intersects(PollFlags::HUP | PollFlags::ERR);
         match &mut self.stage {
@@ -313,8 +317,8 @@ impl CgiJob {
         }
     }
 
-    /// Ends the connection, which others that the program has started may still hold open. Input that nobody has read would make
-    /// the end a reset.
+    /// Shuts down the connection, which descendants of the program may still hold open. Unread input is
+    /// drained, because it would turn the close into a reset.
     fn close(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
         let _ = self.stream.set_nonblocking(true);
@@ -322,7 +326,7 @@ impl CgiJob {
         while matches!(self.stream.read(&mut buffer), Ok(1..)) {}
     }
 
-    /// Starts the program that the variables name, or answers why not.
+    /// Starts the program that the variables name, or sends an error response.
     fn start(&mut self, variables: &[u8], notices: &ErrorLog) {
         let started = find(&self.cgi, variables).and_then(|found| self.spawn(&found, notices));
         self.stage = match started {
@@ -341,7 +345,7 @@ impl CgiJob {
         const FAILED: CgiRefusal = ("500 Internal Server Error", "the program cannot be started");
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|_| FAILED)?;
         let connection = || {
-            // The program is to wait for its input.
+            // Programs expect blocking input and output.
             self.stream.set_nonblocking(false)?;
             self.stream.try_clone().map(OwnedFd::from)
         };
@@ -376,14 +380,14 @@ impl CgiJob {
 }
 
 impl CgiProcess {
-    /// Sends a signal to the program and all that it has started, as long as that has not left its group.
+    /// Sends a signal to the process group of the program.
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// The program has ended: so does all that it has started.
+    /// Reaps the program after it has ended, and kills its remaining process group.
     fn end(&mut self, notices: &ErrorLog) {
-        // Before it is reaped, so that its number is not another one's.
+        // Kill before reaping: afterwards the process id may be reused.
         self.signal(Signal::KILL);
         self.read_errors(notices);
         let _ = self.child.wait();
@@ -422,7 +426,8 @@ impl CgiProcess {
     }
 }
 
-/// Reads no more than the variables: what follows is the program's. `None` as long as they are not whole.
+/// Reads exactly the variables, as the following data belongs to the program. `None` while they are
+/// incomplete.
 fn read_head(
     mut stream: &UnixStream,
     digits: &mut Vec<u8>,
@@ -447,7 +452,7 @@ fn read_head(
         } else if buffer[0] == b':' {
             let length = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<usize>().ok());
             let length = length.filter(|length| *length <= VARIABLES_BYTES_MAX).ok_or_else(invalid)?;
-            // And the comma.
+            // Include the comma after the netstring.
             *wanted = Some(length + 1);
         } else {
             digits.push(buffer[0]);
@@ -462,7 +467,7 @@ fn read_head(
     }
 }
 
-/// A program, and its environment.
+/// A program and its environment.
 #[derive(Debug)]
 struct FoundProgram<'v> {
     program: PathBuf,
@@ -473,12 +478,12 @@ fn os(bytes: &[u8]) -> &std::ffi::OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
-/// The status and the reason of a response without a program.
+/// Status and reason of an error response.
 type CgiRefusal = (&'static str, &'static str);
 
 const NOT_FOUND: CgiRefusal = ("404 Not Found", "there is no such program");
 
-/// Finds the program that a request is for, below the folder, and makes its variables.
+/// Finds the program for a request in the directory, and builds its environment.
 fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefusal> {
     let mut texts = variables.split(|&byte| byte == 0);
     let mut env: Vec<(&[u8], Vec<u8>)> = Vec::new();
@@ -504,7 +509,7 @@ fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefus
     if accessat(rustix::fs::CWD, &program, Access::EXEC_OK, AtFlags::empty()).is_err() {
         return Err(("403 Forbidden", "the program may not be run"));
     }
-    // Absent where there is no body (RFC 3875 section 4.1.2).
+    // Must be unset without a body (RFC 3875 section 4.1.2).
     let has_body = !matches!(value("CONTENT_LENGTH").as_slice(), b"" | b"0");
     let replaced =
         ["SCGI", "SCRIPT_NAME", "PATH_INFO", "DOCUMENT_URI", "PATH_TRANSLATED", "SCRIPT_FILENAME", "PATH"];
@@ -520,8 +525,8 @@ fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefus
     Ok(FoundProgram { program, env })
 }
 
-/// The first file on the way of a path below the folder: its part of the path, and what is behind it. Links that lead out of the
-/// folder are not followed.
+/// Finds the first file on a path below the directory; returns its part of the path, and the rest. Symbolic
+/// links that lead out of the directory are not followed.
 fn below(root: &Path, path: &[u8]) -> Result<(Vec<u8>, Vec<u8>), CgiRefusal> {
     let folder = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let folder = folder.map_err(|_| NOT_FOUND)?;

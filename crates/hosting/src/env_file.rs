@@ -1,12 +1,13 @@
-//! Files of environment variables (`.env`), as `docker run --env-file`, uvicorn and dotenv read them.
+//! Environment files (`.env`), in the syntax of `docker run --env-file`, uvicorn and dotenv.
 
-/// Bytes of such a file: more is a mistake.
+/// Maximum size in bytes; a larger file is assumed to be a mistake.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// The variables of a file.
+/// Reads the variables of a file.
 ///
 /// # Errors
-/// It cannot be read, or a line says nothing: the file, the line's number, and what is wrong.
+/// The file cannot be read, or a line is malformed; the message contains the file, the line number and the
+/// reason.
 pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, String> {
     let shown = path.display();
     let reported =
@@ -18,10 +19,10 @@ pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, String> {
     parse(&text).map_err(|(line, what)| format!("--env-file {shown}:{line}: {what}"))
 }
 
-/// `NAME=VALUE` as one argument.
+/// Parses a single `NAME=VALUE`.
 ///
 /// # Errors
-/// There is no `=`, or no name before it.
+/// There is no `=`, no name before it, or a NUL.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, _)) if name.is_empty() || text.contains('\0') => Err("this names no variable".into()),
@@ -48,8 +49,8 @@ fn parse(text: &str) -> Result<Vec<(String, String)>, (usize, String)> {
     Ok(pairs)
 }
 
-/// In single quotes as it stands, in double quotes with `\n`, `\t`, `\"`, `\\` and `\$`, otherwise up to ` #`. Nothing is
-/// put in for `$NAME`.
+/// Parses a value: literal in single quotes; with the escapes `\n`, `\t`, `\"`, `\\` and `\$` in double
+/// quotes; otherwise up to ` #`. `$NAME` is not expanded.
 fn value(raw: &str) -> Result<String, &'static str> {
     let Some(quote) = raw.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
         let end = raw.find(" #").or(raw.find("\t#")).unwrap_or(raw.len());

@@ -1,18 +1,18 @@
-//! The languages of applications: what their workers are started with.
+//! Languages of applications, and the commands of their workers.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A language of applications.
+/// A language for applications.
 pub(crate) struct Language {
-    /// The folder of its worker module.
+    /// Name of the language, and directory of its worker module.
     name: &'static str,
-    /// The program that runs it, unless the configuration names another.
+    /// Default interpreter; the configuration may name another.
     pub(crate) interpreter: Option<&'static str>,
-    /// The arguments before the application's file, in the module's folder; the program itself if there is no
-    /// interpreter.
+    /// Worker script in the module's directory, which precedes the application's arguments; the program
+    /// itself if there is no interpreter.
     pub(crate) script: &'static str,
 }
 
@@ -22,8 +22,9 @@ const PYTHON: Language = Language { name: "python", interpreter: Some("python3")
 const PHP: Language = Language { name: "php", interpreter: None, script: "worker" };
 const NATIVE: Language = Language { name: "native", interpreter: None, script: "worker" };
 
-/// The folder of a language's module: in `KOMAINU_WORKERS`, or in `workers` beside this program, or in `../lib/komainu`
-/// from there. Python's module may also be installed in the application's virtual environment.
+/// Finds the directory of a language's module: in `KOMAINU_WORKERS`, or in `workers` next to this program, or
+/// in `../lib/komainu` relative to it. Python's module may also be installed in the application's virtual
+/// environment.
 pub(crate) fn module(language: &Language) -> io::Result<PathBuf> {
     let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
     let program = std::env::current_exe()?.canonicalize()?;
@@ -44,12 +45,12 @@ pub(crate) fn module(language: &Language) -> io::Result<PathBuf> {
     })
 }
 
-/// What to start.
+/// Command of an application, without its interpreter.
 pub(crate) struct AppTarget {
     pub(crate) language: &'static Language,
-    /// The arguments of its worker.
+    /// Arguments of the worker.
     pub(crate) arguments: Vec<OsString>,
-    /// The folder that contains it; `None` if its name does not show it.
+    /// Directory of the application; `None` if its name does not contain one.
     pub(crate) folder: Option<PathBuf>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) fn target(app: &config::App) -> Result<AppTarget, String> {
     }
 }
 
-/// The folder of scripts, and what PHP is to set.
+/// The script directory and the PHP settings.
 fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, String> {
     let root = std::path::absolute(&php.root).map_err(|error| error.to_string())?;
     let front = php.front.as_ref().filter(|_| php.names_front).map(|front| root.join(&front[1..]));
@@ -114,14 +115,14 @@ fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, Stri
     Ok(AppTarget { language: &PHP, arguments: settings.chain(variables).collect(), folder: Some(root) })
 }
 
-/// The module that `pip install` has written into a virtual environment.
+/// The worker module installed by `pip install` in a virtual environment.
 pub(crate) fn installed(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
     let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
     packages.find(|package| package.join(PYTHON.script).exists())
 }
 
-/// Whether an application is one of Python.
+/// Whether an application is written in Python.
 pub(crate) fn is_python(app: &config::App) -> bool {
     app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
 }

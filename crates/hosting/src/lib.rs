@@ -1,6 +1,6 @@
 //! Applications: languages, worker processes, CGI programs and environments.
 //!
-//! It owns the list of applications that run. It never talks to a worker: `apps` does.
+//! This crate owns the list of running applications. It never talks to a worker: `apps` does.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! The virtual environment of a Python application: where it is, and whether the application's user may enter it.
+//! Virtual environments of Python applications: lookup, and access by the application's user.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use rights::file_rights::{FileRight, lacks};
 use rights::privilege::Identity;
 
-/// Links that are followed from an environment's interpreter.
+/// Maximum number of symbolic links followed from an environment's interpreter.
 const LINKS_MAX: usize = 8;
 
-/// The virtual environment of a Python application, if it has one. `folder` is the application's; `user` is who uses it, where that is
-/// not this process.
+/// Finds the virtual environment of a Python application, if it has one. `folder` is the application's
+/// directory; `user` is the application's user, if that is not the user of this process.
 ///
 /// # Errors
-/// Where the configuration names a folder that is none, or where `user` may not enter the only one that there is; with the remedy.
+/// The configured directory is no virtual environment, or `user` cannot enter the only one found; with the
+/// remedy.
 pub(crate) fn virtual_environment(
     app: &config::App,
     folder: Option<&Path>,
@@ -35,11 +36,11 @@ pub(crate) fn virtual_environment(
     let active = active(app).filter(|active| closed(active, user).is_none());
     let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
     let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
-    // The one that `pip` has installed this program in.
+    // The environment in which `pip` has installed this program.
     let own = std::env::current_exe().ok().and_then(|program| Some(program.ancestors().nth(2)?.to_owned()));
     let mut fault = None;
     for environment in active.into_iter().chain(beside).chain(own) {
-        // Whether there is one in a folder that may not be looked into, nobody knows.
+        // Whether an inaccessible directory contains an environment is unknown.
         let is_there = fs::symlink_metadata(&environment).is_ok();
         match closed(&environment, user).filter(|_| is_there) {
             Some(text) => fault = fault.or(Some(text)),
@@ -52,17 +53,18 @@ pub(crate) fn virtual_environment(
     fault.map_or(Ok(None), Err)
 }
 
-/// The active environment of whoever started the server, where the configuration names none.
+/// The active environment of the user who started the server, if the configuration names none.
 fn active(app: &config::App) -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
 }
 
-/// Why the active environment is passed over, if it is: it may be meant for other programs.
+/// Explains why the active environment is skipped, if it is. This is no error, because the environment may be
+/// intended for other programs.
 pub(crate) fn passed_over(app: &config::App, user: Option<&Identity>) -> Option<String> {
     active(app).and_then(|active| closed(&active, user)).map(|text| format!("{text}; it is passed over"))
 }
 
-/// Why the user may not use an environment, and the remedy: a folder on the way to its interpreter is closed to the user.
+/// Explains which directory on the way to the interpreter is not accessible to the user, and the remedy.
 fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
     let mut path = environment.join("bin/python");
     for _ in 0..LINKS_MAX {
@@ -72,7 +74,7 @@ fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
             let mode = fs::metadata(folder).map_or(0, |found| found.mode() & 0o7777);
             let name = user
                 .map_or_else(|| rustix::process::geteuid().as_raw().to_string(), |user| user.name.clone());
-            // Without what a link has brought into the path.
+            // Resolve symbolic links for the message.
             let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
             let folder = folder.display();
             return Some(format!(
@@ -81,14 +83,15 @@ fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
                 environment.display()
             ));
         }
-        // The interpreter of an environment is a link, to the home folder of whoever made it for example.
+        // The interpreter of an environment is a symbolic link, for example to the home directory of its
+        // creator.
         let target = fs::read_link(&path).ok()?;
         path = path.parent().unwrap_or(Path::new("/")).join(target);
     }
     None
 }
 
-/// Whether a folder is there and the user may not enter it.
+/// Whether a directory exists and the user cannot enter it.
 pub fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
     let Some(user) = user else {
         return fs::metadata(folder.join("."))

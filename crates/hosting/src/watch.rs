@@ -1,4 +1,4 @@
-//! Loads applications again when their code changes: for development.
+//! Reloads applications when their code changes, for development.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,24 +15,24 @@ use rustix::io::Errno;
 use crate::workers::Hosting;
 use logging::notice::ErrorLog;
 
-/// The time without changes before a reload, because an editor or a checkout writes several files.
+/// Time without changes before a reload, because an editor or a checkout writes several files.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The longest delay of a reload: an application's own data may change all the time.
+/// Maximum delay of a reload: an application's own data may change continuously.
 const NOISY_MAX: Duration = Duration::from_secs(2);
 const FOLDERS_MAX: usize = 10_000;
-/// Suffixes of code, templates and settings. An application's data must not reload it.
+/// Suffixes of code, templates and settings. Changes of an application's data must not reload it.
 const SUFFIXES: [&str; 35] = [
     "psgi", "pl", "pm", "ru", "rb", "rake", "py", "php", "phtml", "so", "toml", "yml", "yaml", "json", "ini",
     "conf", "cfg", "env", "html", "htm", "xml", "erb", "haml", "slim", "tt", "tt2", "ep", "mt", "tx",
     "jinja", "jinja2", "j2", "mustache", "liquid", "lock",
 ];
-/// Names of folders that contain no code of the application.
+/// Names of directories that contain no code of the application.
 const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];
 
-/// Watches the folders of applications, each by its name, on a thread of its own.
+/// Watches the directories of applications, given by name, on a separate thread.
 ///
 /// # Errors
-/// If the system has no more watches.
+/// The system's limit on watches is reached, or the thread cannot be started.
 pub fn watch(
     folders: Vec<(String, PathBuf)>,
     hosting: Arc<Hosting>,
@@ -60,12 +60,12 @@ pub fn watch(
 
 struct FolderWatch {
     inotify: OwnedFd,
-    /// By watch: the application, and the folder.
+    /// Application and directory by watch descriptor.
     watched: HashMap<i32, (String, PathBuf)>,
 }
 
 impl FolderWatch {
-    /// Watches a folder and those below it.
+    /// Watches a directory and its subdirectories.
     fn add(&mut self, app: &str, folder: &Path) -> Result<(), Errno> {
         let flags = WatchFlags::CREATE
             | WatchFlags::CLOSE_WRITE
@@ -75,7 +75,7 @@ impl FolderWatch {
             | WatchFlags::ONLYDIR;
         let id = match inotify::add_watch(&self.inotify, folder, flags) {
             Ok(id) => id,
-            // It was removed again, or cannot be read.
+            // The directory was removed meanwhile, or cannot be read.
             Err(Errno::NOENT | Errno::ACCESS) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -92,7 +92,7 @@ impl FolderWatch {
         Ok(())
     }
 
-    /// Waits for changes and until they stop: returns the applications, each with a changed file.
+    /// Waits for changes and until they stop; returns the applications, each with a changed file.
     fn changed(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
         let mut changed = HashMap::new();
         let mut first = None;
@@ -121,7 +121,7 @@ impl FolderWatch {
         }
     }
 
-    /// The events: the watch, the name, and whether it is a folder.
+    /// Reads events: the watch descriptor, the name, and whether it is a directory.
     fn events(&self) -> Result<Vec<(i32, String, bool)>, Errno> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut space);

@@ -1,4 +1,4 @@
-//! Starts the worker processes of the applications in the configuration, and keeps the list of those that run.
+//! Starts the worker processes of the configured applications, and keeps the list of running applications.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -28,17 +28,18 @@ use process::link::{IDENTITY, SupervisorLink};
 use process::sandbox;
 use rights::privilege::{Identity, account};
 
-/// The options of an application for the crate `apps`.
+/// Translates an application's configuration to the options of the crate `apps`.
 ///
 /// # Errors
-/// What is missing: its file, its language's module, its user; or too many workers.
+/// A file, the language's module or the user is missing; or there are too many workers.
 pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
     let user = user.map_err(|text| reported(name, &text))?;
     let (command, folder) = command(name, app, user.as_ref())?;
     let user = user.map(|user| (user.uid, user.gid));
     let mut options = Options { command, folder, user, ..settings(name, app)? };
-    // The starter's environment is inherited: its home is closed to another user.
+    // The environment of the user who started the server is inherited, whose home is not accessible to
+    // another user.
     let is_other = user.is_some() || std::env::var_os(IDENTITY).is_some();
     let uid = user.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
     for (variable, value) in account(uid).into_iter().flatten().filter(|_| is_other) {
@@ -49,21 +50,23 @@ pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
     Ok(options)
 }
 
-/// Whether an application can be started by this user, as far as another process can check.
+/// Checks whether an application can be started by this user, as far as another process can tell.
 ///
 /// # Errors
-/// What is missing.
+/// A file, program or module is missing.
 pub fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()> {
     command(name, app, Some(user)).map(drop)
 }
 
-/// What is to be said of an application that can be started all the same. `user` is who runs it, where that is not this process.
+/// A warning about an application that can be started nevertheless. `user` is the application's user, if that
+/// is not the user of this process.
 pub fn doubt(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
     let text = passed_over(app, user).filter(|_| is_python(app))?;
     Some(format!("the application {name}: {text}"))
 }
 
-/// The program, its arguments, and its working folder. `user` is who runs it, where that is not this process.
+/// The program, its arguments, and its working directory. `user` is the application's user, if that is not
+/// the user of this process.
 fn command(
     name: &str,
     app: &config::App,
@@ -88,7 +91,7 @@ fn command(
         None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
     };
     let program = script.join(target.language.script).into_os_string();
-    // One that is looked up in the folders of PATH is the system's.
+    // An interpreter found in PATH is assumed to be in a system path, which every sandbox can read.
     let path = interpreter.as_ref().map(PathBuf::from).filter(|path| path.components().count() > 1);
     let path = path.map(|path| folder.as_deref().unwrap_or(Path::new("")).join(path));
     let command = interpreter.into_iter().chain([program]).chain(target.arguments).collect();
@@ -103,7 +106,7 @@ fn command(
     Ok((command, folder))
 }
 
-/// Checks that an interpreter is there, in the folders of the application's `PATH` where it is a name alone.
+/// Checks that an interpreter exists; a bare name is searched in the application's `PATH`.
 fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -111,7 +114,7 @@ fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
     let own = app.env.iter().find(|(name, _)| name == "PATH").map(|(_, folders)| folders.into());
     let folders = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let (is_there, place) = match program.as_encoded_bytes().contains(&b'/') {
-        // The program is looked up from the folder that the process starts in.
+        // A relative path is resolved in the process's working directory.
         true => (is_program(&folder.unwrap_or(Path::new("")).join(program)), String::new()),
         false => {
             let is_there = std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program)));
@@ -127,10 +130,10 @@ fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
     }
 }
 
-/// The options that need no access to its files: all except the command and the user.
+/// Options that require no access to the application's files: all except the command and the user.
 ///
 /// # Errors
-/// Too many workers.
+/// There are too many workers.
 pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
@@ -176,7 +179,7 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     Ok(options)
 }
 
-/// The environment variables of its processes, in addition to those of the server.
+/// Environment variables of the processes, in addition to those of the server.
 fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
     let lifespan =
         (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
@@ -208,7 +211,7 @@ fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
     given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
 }
 
-/// The applications that run.
+/// The running applications.
 pub struct Hosting {
     running: Mutex<Vec<(config::App, Arc<App>)>>,
     cores: usize,
@@ -217,12 +220,12 @@ pub struct Hosting {
     memory: net::MemoryBudget,
     /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
-    /// Users of applications with a `sandbox`, also of those that a reload has removed.
+    /// User ids of applications with a `sandbox`, including those removed by a reload.
     sandboxed: Mutex<BTreeSet<u32>>,
 }
 
 impl Hosting {
-    /// Without applications.
+    /// Creates the list, without applications.
     pub fn new(
         cores: usize,
         notices: &ErrorLog,
@@ -242,12 +245,12 @@ impl Hosting {
         }
     }
 
-    /// Opens certificates and keys.
+    /// Access to files named by the configuration.
     pub fn files(&self) -> ConfigFiles {
         ConfigFiles::new(self.link.clone())
     }
 
-    /// What the process may hold in memory.
+    /// The memory budget of the process.
     pub fn memory(&self) -> &net::MemoryBudget {
         &self.memory
     }
@@ -262,7 +265,7 @@ impl Hosting {
         &self.spill
     }
 
-    /// The options of an application, with the temporary files that it may use.
+    /// Options of an application, with its quota of temporary files.
     fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
         let options = match &self.link {
             // This process may have no access to the application's files.
@@ -274,10 +277,10 @@ impl Hosting {
         Ok(Options { spill: SpillQuota::new(&self.spill, app.spill_bytes_max), ..options })
     }
 
-    /// Whether an application can be started, as far as this process can check.
+    /// Checks whether an application can be started, as far as this process can tell.
     ///
     /// # Errors
-    /// What is missing.
+    /// A file, program or module is missing.
     pub fn check(&self, name: &str, app: &config::App) -> io::Result<()> {
         self.options(name, app).map(drop)
     }
@@ -286,11 +289,11 @@ impl Hosting {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts new applications, loads existing ones again (of those that have not changed only if it `reloads`), and releases those
+    /// Starts new applications, reloads changed ones, and unchanged ones too if `reloads`, and releases those
     /// that are no longer in the configuration.
     ///
     /// # Errors
-    /// Why an application could not be started; the others are started.
+    /// An application could not be started; the others are started.
     pub fn apply(&self, wanted: &[(String, config::App)], reloads: bool) -> io::Result<()> {
         let mut running = self.running();
         running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
@@ -323,7 +326,7 @@ impl Hosting {
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
-    /// Whether processes of a user may be in a sandbox.
+    /// Whether processes of a user may be sandboxed.
     pub fn is_sandboxed(&self, uid: u32) -> bool {
         self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
@@ -337,10 +340,10 @@ impl Hosting {
         }
     }
 
-    /// Waits until all of them are loaded.
+    /// Waits until all applications are loaded.
     ///
     /// # Errors
-    /// Which of them are not, and why.
+    /// Names of the applications that failed to load, and the reasons.
     pub fn wait_until_loaded(&self) -> io::Result<()> {
         let failures: Vec<String> = self.loading().iter().filter_map(Loading::failure).collect();
         match failures.is_empty() {
@@ -349,7 +352,7 @@ impl Hosting {
         }
     }
 
-    /// Loads an application again; `None` if there is none of this name.
+    /// Reloads an application; `None` if there is none with this name.
     pub fn reload(&self, name: &str) -> Option<Loading> {
         let running = self.running();
         let (config, app) = running.iter().find(|(_, app)| app.name() == name)?;
@@ -357,12 +360,12 @@ impl Hosting {
         Some(Loading::of(config, app))
     }
 
-    /// For each application, the result of its latest load.
+    /// The latest load of each application.
     pub fn loading(&self) -> Vec<Loading> {
         self.running().iter().map(|(config, app)| Loading::of(config, app)).collect()
     }
 
-    /// The folder of each application.
+    /// Directory of each application.
     pub fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |config: &config::App| {
             let file = target(config).ok().and_then(|target| target.folder);
@@ -374,30 +377,30 @@ impl Hosting {
         each.collect::<io::Result<_>>().unwrap_or_default()
     }
 
-    /// The name of each application, with its processes.
+    /// Processes of each application.
     pub fn processes(&self) -> Vec<(String, Vec<ProcessInfo>)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.processes())).collect()
     }
 
-    /// The name of each application, with its processes, what they work on, and its queue.
+    /// Processes of each application with their current work, and its queue.
     pub fn snapshots(&self) -> Vec<(String, AppSnapshot)> {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| (app.name().to_owned(), app.snapshot())).collect()
     }
 
-    /// Requests that wait for a worker of any application.
+    /// Number of requests waiting for workers of all applications.
     pub fn waiting(&self) -> usize {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
         apps.iter().map(|app| app.queue().waiting).sum()
     }
 
-    /// The name of each application.
+    /// Names of the applications.
     pub fn names(&self) -> Vec<String> {
         self.running().iter().map(|(_, app)| app.name().to_owned()).collect()
     }
 
-    /// The name of each application, and how many of its workers have ended in each way.
+    /// Number of ended workers of each application, by reason.
     pub fn exits(&self) -> Vec<(String, [u64; WorkerExit::ALL.len()])> {
         self.running().iter().map(|(_, app)| (app.name().to_owned(), app.exits())).collect()
     }
@@ -408,11 +411,11 @@ impl Hosting {
         if running.is_empty() {
             return;
         }
-        // All at the same time, because each may have requests to finish.
+        // Concurrently, because each may have requests to finish.
         let ending: Vec<_> =
             running.into_iter().map(|(_, app)| std::thread::spawn(move || app.stop())).collect();
         for thread in ending {
-            // If it panicked, the panic is in the log.
+            // A panic has already been logged.
             let _ = thread.join();
         }
         let strays = apps::Orphans::end_strays().join(", ");
@@ -424,8 +427,8 @@ impl Hosting {
     }
 }
 
-/// The text with each byte of a control character as `\xHH`, because they would act on the terminal of someone who
-/// reads the log.
+/// Replaces each byte of control characters by `\xHH`, because they would affect the terminal of a reader of
+/// the log.
 fn visible(text: &str) -> Cow<'_, str> {
     let is_hidden = |char: char| char.is_control() && !matches!(char, '\t' | '\n');
     if !text.contains(is_hidden) {
@@ -452,7 +455,7 @@ pub struct Loading {
     outcome: Receiver<Result<(), apps::LoadError>>,
 }
 
-/// The supervisor of an application gets this much longer to report that it took too long.
+/// Additional time for an application's supervisor to report that the start timed out.
 const LOADING_GRACE: Duration = Duration::from_secs(2);
 
 impl Loading {
@@ -466,7 +469,7 @@ impl Loading {
         }
     }
 
-    /// Waits until it is loaded or does not load, and returns the reason for the latter.
+    /// Waits until the application is loaded or fails; returns the reason of a failure.
     pub fn failure(&self) -> Option<String> {
         let name = &self.name;
         match self.outcome.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
@@ -486,7 +489,7 @@ impl Loading {
     }
 }
 
-/// The most useful line of an application's error message: the first line, or of a Python traceback the last.
+/// The most informative line of an error message: the last line of a Python traceback, otherwise the first.
 fn first_line(words: &str) -> &str {
     let mut lines = words.lines().map(str::trim).filter(|line| !line.is_empty());
     match lines.next() {
@@ -507,7 +510,7 @@ fn say(notices: &ErrorLog, line: &LogLine<'_>) {
     }
 }
 
-/// One core's handles of the applications.
+/// Handles of the applications for one core.
 pub struct AppHandles {
     core: Core,
     index: usize,
@@ -516,12 +519,12 @@ pub struct AppHandles {
 }
 
 impl AppHandles {
-    /// The handles of core `index`.
+    /// Creates the handles of core `index`.
     pub fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> AppHandles {
         AppHandles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
     }
 
-    /// Releases the applications that no longer run: an application ends when no core holds it any more.
+    /// Releases applications that no longer run: an application ends when no core holds a handle.
     pub fn release_stopped(&self) {
         let running = self.hosting.running();
         self.known
@@ -529,7 +532,7 @@ impl AppHandles {
             .retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
     }
 
-    /// The handle of an application; `None` if it could not be started.
+    /// The handle of an application; `None` if it is not running.
     pub fn of(&self, name: &str) -> Option<Handle> {
         let running = self.hosting.running();
         let mut known = self.known.borrow_mut();
@@ -540,21 +543,21 @@ impl AppHandles {
     }
 }
 
-/// An application, and its place in the path.
+/// An application mounted at a path.
 pub struct Mounted {
-    /// The application whose workers answer.
+    /// The application that handles requests.
     pub app: Handle,
     /// The prefix that is removed from paths, and passed as `SCRIPT_NAME`.
     pub prefix: Vec<u8>,
-    /// The target of the application.
+    /// Name of the target within the application.
     pub target: Vec<u8>,
 }
 
 impl Mounted {
-    /// Lets the application answer; `path` is the path that the route matched.
+    /// Passes a request to the application; `path` is the path that the route matched.
     ///
     /// # Errors
-    /// Those of [`Handle::serve`].
+    /// The errors of [`Handle::serve`].
     pub async fn serve(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<(), Fault> {
         let (prefix, path) = match path.strip_prefix(self.prefix.as_slice()) {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => (self.prefix.as_slice(), rest),
@@ -565,10 +568,10 @@ impl Mounted {
         self.app.serve(exchange, &mount).await
     }
 
-    /// Lets the application run a script.
+    /// Passes a request for a script to the application.
     ///
     /// # Errors
-    /// Those of [`Handle::serve`].
+    /// The errors of [`Handle::serve`].
     pub async fn serve_script(&self, exchange: &mut Exchange<'_>, script: &Script) -> Result<(), Fault> {
         let Script { root, prefix, name, info } = script;
         let scheme = if exchange.request().client().secure { "https" } else { "http" };

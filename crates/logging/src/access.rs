@@ -1,4 +1,4 @@
-//! The access log: one line a request, collected on each core and written elsewhere.
+//! The access log: one line per request, collected on each core and written by another thread.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt::Write as _;
@@ -24,27 +24,27 @@ mod escape;
 mod format;
 mod record;
 
-/// Lines collected before they are handed over without waiting for the next [`FLUSH_MS`]: each time the thread that writes may take the core
-/// from the one that serves.
+/// Lines collected before they are handed over ahead of the next [`FLUSH_MS`]. Each hand-over may let the
+/// writing thread preempt the serving one, so blocks are large.
 const BLOCK_BYTES: usize = 128 * 1024;
-/// Room for the line that makes the block full.
+/// Buffer capacity: a block, and room for the line that fills it.
 const BLOCK_ROOM_BYTES: usize = BLOCK_BYTES + 8 * 1024;
-/// How long a line is collected at most, in milliseconds.
+/// Maximum time for which a line is collected, in milliseconds.
 pub const FLUSH_MS: u64 = 80;
-/// What stands in place of a secret.
+/// Replacement for secrets.
 const MASKED: &[u8] = b"***";
 
 /// One core's access logs.
 #[derive(Default)]
 pub struct AccessLogs {
-    /// Of every request.
+    /// Logs of all requests.
     all: Vec<Access>,
-    /// By site: of its requests alone.
+    /// Logs of each site's requests, indexed by site.
     sites: Vec<Vec<Access>>,
 }
 
 impl AccessLogs {
-    /// Those of a configuration, whose destinations are open; `None` if it has none.
+    /// Access logs of a configuration whose destinations are open in `sinks`; `None` if it has none.
     pub fn new(config: &config::Config, sinks: &LogSinks) -> Option<AccessLogs> {
         let access = |log: RequestLog| Some(Access::new(&log, sinks.of(&log.file)?));
         let all: Vec<Access> = config.access_logs().filter_map(access).collect();
@@ -59,41 +59,41 @@ impl AccessLogs {
         self.all.iter().chain(self.sites.iter().flatten())
     }
 
-    /// Adds the lines of a request; `site` is asked for the place of its site.
+    /// Adds the lines of a request; `site` returns the index of its site.
     pub fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&Request<'_>) -> Option<usize>) {
         let record = &LineRecord { record, values: OnceCell::new() };
         self.all.iter().for_each(|log| log.log(record));
         if self.sites.iter().all(Vec::is_empty) {
             return;
         }
-        // Of bytes that were no request it is not known whose they are.
+        // Bytes that are no request belong to no site.
         let site = record.request.as_ref().and_then(site);
         site.and_then(|site| self.sites.get(site)).into_iter().flatten().for_each(|log| log.log(record));
     }
 
-    /// Hands over what was collected.
+    /// Hands collected lines over to the writing threads.
     pub fn flush(&self) {
         self.each().for_each(Access::flush);
     }
 }
 
-/// One core's access log of one destination.
+/// One core's access log for one destination.
 struct Access {
     format: LineFormat,
     only: LogCondition,
-    /// Where the choice of samples is, in millionths.
+    /// Accumulator of the sampling, in millionths.
     sampled: Cell<u32>,
     masks: Masks,
     sink: LogSink,
     lines: RefCell<Vec<u8>>,
     collector: RefCell<Collector>,
-    /// The time in the two formats, made once a second.
+    /// Unix time in seconds, with its text in the combined format and in RFC 3339, computed once a second.
     stamp: RefCell<(u64, String, String)>,
-    /// Room for the value of a variable, before it is escaped.
+    /// Scratch buffer for a variable's value before escaping.
     value: RefCell<Vec<u8>>,
 }
 
-/// A request to log, and what its variables stand for, which is looked up once a line, by the first field that needs it.
+/// A request to log; the values of its variables are looked up by the first field that needs them.
 struct LineRecord<'r> {
     record: &'r RequestRecord<'r>,
     values: OnceCell<Values<'r>>,
@@ -122,7 +122,7 @@ impl Access {
         }
     }
 
-    /// Whether what had this status and took so long is to have a line.
+    /// Whether a request with this status and duration is logged.
     fn admits(&self, status: u16, duration_us: u64) -> bool {
         let only = &self.only;
         let is_slow = || only.slower_than.is_some_and(|min| u128::from(duration_us) > min.as_micros());
@@ -132,7 +132,8 @@ impl Access {
             || only.sample.is_some_and(|share| self.samples(share))
     }
 
-    /// Whether this is one of so many in a million, evenly spread: how many are logged is no matter of luck.
+    /// Whether to log this request, of which `share` in a million are logged, evenly spaced and not at
+    /// random.
     fn samples(&self, share: u32) -> bool {
         let next = self.sampled.get() + share;
         self.sampled.set(next % SHARE_ALL);
@@ -157,31 +158,31 @@ impl Access {
         self.hand_over_full(&mut lines);
     }
 
-    /// Hands over what was collected, where it is a block.
+    /// Hands the lines over if they fill a block.
     fn hand_over_full(&self, lines: &mut Vec<u8>) {
         if lines.len() >= BLOCK_BYTES {
             self.sink.write(std::mem::replace(lines, self.sink.buffer(BLOCK_ROOM_BYTES)));
         }
     }
 
-    /// Hands over what was collected.
+    /// Hands collected lines over.
     fn flush(&self) {
         let mut lines = self.lines.borrow_mut();
         if !lines.is_empty() {
-            // The next lines are likely to be as many.
+            // The next batch is likely to be as large.
             let room = self.sink.buffer(lines.len());
             self.sink.write(std::mem::replace(&mut lines, room));
         }
         self.collector.borrow_mut().handed_over();
     }
 
-    /// Apache's and nginx's combined format.
+    /// Writes a line in the combined format of Apache and nginx.
     fn combined(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         self.escaped_value(out, &Variable::RemoteAddr, record);
         out.extend_from_slice(b" - ");
         let user = out.len();
         self.escaped_value(out, &Variable::RemoteUser, record);
-        // Columns end at spaces.
+        // Spaces separate columns.
         while let Some(space) = out[user..].iter().position(|&byte| byte == b' ') {
             out.splice(user + space..=user + space, *b"\\x20");
         }
@@ -209,7 +210,8 @@ impl Access {
         out.push(b'"');
     }
 
-    /// `200     0.42 ms   1.3 KiB  GET /path`, and after it what was asked, or what went wrong.
+    /// Writes `200     0.42 ms   1.3 KiB  GET /path`, then the upstream server, the reason and the fault, if
+    /// any.
     fn console(&self, out: &mut Vec<u8>, color: bool, record: &LineRecord<'_>) {
         let status = record.status.code();
         let (begin, end) = match (color, status) {
@@ -253,7 +255,7 @@ impl Access {
         }
     }
 
-    /// A value as templates have it: `-` where there is none.
+    /// Writes an escaped value for a template; `-` if it is empty.
     fn escaped_value(&self, out: &mut Vec<u8>, variable: &Variable, record: &LineRecord<'_>) {
         let mut value = self.value.borrow_mut();
         value.clear();
@@ -267,7 +269,7 @@ impl Access {
     fn json(&self, out: &mut Vec<u8>, fields: &[LineField], record: &LineRecord<'_>) {
         let start = out.len();
         for field in fields {
-            // Written where it is to stand, and taken back where there is nothing, or where it has to be escaped.
+            // Written in place; undone if the value is empty or has to be escaped.
             let before = out.len();
             out.extend_from_slice(&field.start);
             let is_text = matches!(field.kind, ValueKind::Text | ValueKind::Version);
@@ -293,7 +295,7 @@ impl Access {
             }
         }
         match out.get_mut(start) {
-            // The comma before the first field.
+            // Overwrites the comma before the first field.
             Some(first) => *first = b'{',
             None => out.push(b'{'),
         }
@@ -325,18 +327,18 @@ impl Access {
         }
     }
 
-    /// Appends the value of a variable, as it is, but for what is masked.
+    /// Appends the value of a variable, unescaped, with secrets masked.
     fn value(&self, out: &mut Vec<u8>, variable: &Variable, record: &LineRecord<'_>) {
         match variable {
             Variable::Log(variable) => return self.log_value(out, *variable, record),
-            // It is known of bytes too that were no request.
+            // Known even if the bytes were no request.
             Variable::RemoteAddr => {
                 return match record.client.address {
                     Peer::Tcp(address) => write_ip(out, address.ip().to_canonical()),
                     Peer::Unix => out.extend_from_slice(b"unix:"),
                 };
             }
-            // 0 where a proxy has said who the client is, and no port.
+            // The port is 0 if a proxy reported the client's address without a port.
             Variable::ClientPort => {
                 return match record.client.address {
                     Peer::Tcp(address) if address.port() != 0 => decimal(out, address.port().into()),
@@ -425,7 +427,7 @@ impl Access {
         }
     }
 
-    /// The time in the combined format and in that of RFC 3339.
+    /// Passes the time in the combined format and in RFC 3339 to `see`.
     fn stamped(&self, unix_s: u64, see: impl FnOnce(&str, &str)) {
         let mut stamp = self.stamp.borrow_mut();
         if stamp.0 != unix_s || stamp.1.is_empty() {
@@ -441,7 +443,7 @@ impl Drop for Access {
     }
 }
 
-/// What the variables of requests stand for.
+/// The values of a request's variables.
 pub fn values<'x>(request: &Request<'x>) -> Values<'x> {
     let ((head, bytes), client) = (request.head(), request.client());
     let address = match client.address {
@@ -463,7 +465,7 @@ pub fn values<'x>(request: &Request<'x>) -> Values<'x> {
     }
 }
 
-/// An IP address: of IPv4 without the machinery of formatting.
+/// Writes an IP address; IPv4 without the overhead of `std::fmt`.
 fn write_ip(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
@@ -478,7 +480,7 @@ fn write_ip(out: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// A number of thousandths with its three decimals: `1500` is `1.500`.
+/// Writes a number of thousandths with three decimals: `1500` is `1.500`.
 fn thousandths(out: &mut Vec<u8>, number: u64) {
     decimal(out, number / 1_000);
     let rest = (number % 1_000) as u16;
@@ -486,19 +488,19 @@ fn thousandths(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);
 }
 
-/// `2026-11-21T09:00:00Z`: the time, so many seconds after 1970, as RFC 3339 writes it.
+/// Formats a Unix time in seconds as RFC 3339: `2026-11-21T09:00:00Z`.
 pub fn rfc3339(unix_s: u64) -> String {
     utc(unix_s).format(&Rfc3339).expect("RFC 3339 writes every year up to 9999")
 }
 
-/// `21/Nov/2026:09:00:00 +0000`, as the combined format has it.
+/// Formats a Unix time in the combined format: `21/Nov/2026:09:00:00 +0000`.
 fn combined_time(unix_s: u64) -> String {
     let time = utc(unix_s);
     let (month, (hour, minute, second)) = (time.month().to_string(), time.to_hms());
     format!("{:02}/{:.3}/{:04}:{hour:02}:{minute:02}:{second:02} +0000", time.day(), month, time.year())
 }
 
-/// Clocks beyond the year 9999 are shown as its last second.
+/// Converts a Unix time; times after the year 9999 become its last second.
 fn utc(unix_s: u64) -> OffsetDateTime {
     let time = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
     time.unwrap_or(PrimitiveDateTime::MAX.replace_nanosecond(0).expect("zero is valid").assume_utc())

@@ -1,11 +1,11 @@
-//! Limits repeated log lines: the first of a second is written, the others are counted.
+//! Rate limit for repeated log lines: the first of a second is written, the others are counted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use config::Level;
 
-/// How long further lines of a kind are suppressed.
+/// Period for which further lines of a kind are suppressed.
 const HELD: Duration = Duration::from_secs(1);
 
 /// Kinds of lines that were written within the last second.
@@ -30,7 +30,8 @@ impl LogThrottles {
         first
     }
 
-    /// The kinds whose second is over, with the number of suppressed lines. Call this before `admit`.
+    /// Removes the kinds whose second is over; returns those with suppressed lines, and their number. Call
+    /// this before `admit`.
     pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|(level, kind), burst| {

@@ -1,4 +1,4 @@
-//! The last lines of the error log, kept in memory for those who look at the running server.
+//! The last lines of the error log, kept in memory for the control API.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,21 +7,21 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-/// Lines that are kept.
+/// Number of lines kept.
 pub const EVENTS_MAX: usize = 256;
-/// Bytes of a line; what is longer is cut off.
+/// Maximum bytes of a line; longer ones are truncated.
 const EVENT_BYTES_MAX: usize = 1024;
 
 /// A line of the error log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEvent {
-    /// Counted from 1.
+    /// Sequence number, from 1.
     pub number: u64,
     /// Milliseconds since 1970.
     pub(crate) unix_ms: u64,
     /// `error`, `warn`, `info`, or `app` for an application's output.
     pub(crate) level: &'static str,
-    /// It may hold what clients have sent: nothing but text for whoever shows it.
+    /// Text of the line. May contain data sent by clients: escape it for display.
     pub(crate) text: String,
 }
 
@@ -32,19 +32,19 @@ impl LogEvent {
     }
 }
 
-/// The last [`EVENTS_MAX`] lines. Clones are the same.
+/// The last [`EVENTS_MAX`] lines. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct EventRing(Arc<RingState>);
 
 #[derive(Debug, Default)]
 struct RingState {
-    /// The number of the last one.
+    /// Number of the last line.
     last: AtomicU64,
     events: Mutex<VecDeque<LogEvent>>,
 }
 
 impl EventRing {
-    /// Keeps a line in place of the oldest one.
+    /// Adds a line; drops the oldest one if the ring is full.
     pub(crate) fn add(&self, level: &'static str, text: &str) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
@@ -56,7 +56,7 @@ impl EventRing {
             events.pop_front();
         }
         events.push_back(LogEvent { number, unix_ms, level, text });
-        // Whoever reads the number finds the line.
+        // A reader that sees this number also finds the line.
         self.0.last.store(number, Ordering::Release);
     }
 
@@ -65,7 +65,7 @@ impl EventRing {
         self.0.last.load(Ordering::Acquire)
     }
 
-    /// The lines after this number, as far as they are kept: the last `count_max` of them, oldest first.
+    /// Returns the kept lines after `number`: the last `count_max` of them, oldest first.
     pub fn after(&self, number: u64, count_max: usize) -> Vec<LogEvent> {
         let events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
         let newer = events.iter().filter(|event| event.number > number).count().min(count_max);

@@ -1,6 +1,7 @@
 //! Access log, error log, and the destinations of their lines: files, syslog, the journal, collectors.
 //!
-//! It owns the form of log lines and the threads that write them. It never blocks a thread that serves requests.
+//! This crate owns the format of log lines and the threads that write them. It never blocks a thread that
+//! serves requests.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

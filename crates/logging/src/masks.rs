@@ -1,16 +1,16 @@
-//! What of a request is not written into logs: secrets in queries, and in fields.
+//! Masking of secrets in logged queries and header fields.
 
 use http::{Variable, form};
 
-/// What stands in place of a secret.
+/// Replacement for secrets.
 const MASKED: &[u8] = b"***";
 
-/// Rules for what is hidden.
+/// Names of query parameters and header fields whose values are masked.
 #[derive(Debug, Default)]
 pub(crate) struct Masks {
-    /// Parameters of queries, in lower case.
+    /// Query parameters, in lower case.
     parameters: Vec<Vec<u8>>,
-    /// Fields, in lower case.
+    /// Header fields, in lower case.
     fields: Vec<String>,
 }
 
@@ -33,8 +33,9 @@ impl Masks {
         }
     }
 
-    /// Hides the values of parameters in what stands in `out` from `start` on: a query; or a URL or path, where they stand behind the
-    /// first `?`, and behind a `;` of a segment (matrix parameters, RFC 3986 section 3.3).
+    /// Masks parameter values in `out[start..]`, which is a query; or, if `is_url`, a URL or path, where
+    /// parameters follow the first `?` or the `;` of a path segment (matrix parameters, RFC 3986 section
+    /// 3.3).
     pub(crate) fn mask(&self, out: &mut Vec<u8>, start: usize, is_url: bool) {
         if self.parameters.is_empty() {
             return;
@@ -46,7 +47,7 @@ impl Masks {
                 is_path = out[at + mark] == b';';
                 at += mark + 1;
             }
-            // Some applications take `;` for `&`.
+            // Some applications accept `;` as a separator like `&`.
             let ends: &[u8] = if is_path { b";/?#" } else { b"&;#" };
             let end = out[at..].iter().position(|byte| ends.contains(byte)).map_or(out.len(), |end| at + end);
             let equals = out[at..end].iter().position(|&byte| byte == b'=').map(|equals| at + equals);
@@ -57,12 +58,12 @@ impl Masks {
                     equals + 1 + MASKED.len()
                 }
             };
-            // What ends a parameter of a path begins what comes next.
+            // The byte that ends a path parameter is examined again: it may begin the next one.
             at += usize::from(!is_path);
         }
     }
 
-    /// Whether a name stands for a secret, however it is written.
+    /// Whether a parameter name, in any spelling, is one whose value is masked.
     fn is_secret(&self, name: &[u8]) -> bool {
         let is_it = |name: &[u8]| {
             let is_same = |(a, b): (&u8, &u8)| plain(*a) == plain(*b);
@@ -72,13 +73,14 @@ impl Masks {
         };
         let decoded = form::decoded(name);
         let decoded = decoded.trim_ascii_start();
-        // `token[]` and `token[a]` are lists and maps of `token` in many languages, and PHP ends a name at a NUL.
+        // `token[]` and `token[a]` are lists and maps of `token` in many languages; PHP truncates a name at
+        // NUL.
         let end = decoded.iter().position(|byte| b"[\0".contains(byte)).unwrap_or(decoded.len());
         is_it(decoded) || is_it(&decoded[..end])
     }
 }
 
-/// A byte of a name in lower case; PHP makes an underscore of a dot and of a space.
+/// Normalizes a byte of a name: lower case; PHP replaces dots and spaces by underscores.
 fn plain(byte: u8) -> u8 {
     if matches!(byte, b'.' | b' ') { b'_' } else { byte.to_ascii_lowercase() }
 }

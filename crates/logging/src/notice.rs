@@ -23,14 +23,14 @@ use rights::privilege::Identity;
 /// The error log. Cheap to clone.
 #[derive(Clone)]
 pub struct ErrorLog {
-    /// The destination, and which messages go there: a reload may change both.
+    /// The destination and the level; a reload may change both.
     output: Arc<RwLock<(LogSink, Level)>>,
     bursts: Arc<Mutex<LogThrottles>>,
     events: EventRing,
     roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
 }
 
-/// The last message about a root folder. All cores report, and one line is enough.
+/// The last message about a root directory. All cores report, but it is logged once.
 #[derive(PartialEq, Eq)]
 enum RootSeen {
     Serves(Option<(u64, u64)>),
@@ -46,12 +46,12 @@ impl ErrorLog {
         ErrorLog { output, bursts: Arc::default(), events, roots: Arc::default() }
     }
 
-    /// The last lines, whatever the level of the log; but for those of `debug`.
+    /// The last lines of any level above `debug`, whatever the log's level.
     pub fn events(&self) -> EventRing {
         self.events.clone()
     }
 
-    /// Writes elsewhere from now on, or other messages. `None` keeps the destination; else the one before is returned.
+    /// Changes the level and, with `Some`, the destination; then returns the previous sink.
     pub fn change(&self, sink: Option<LogSink>, level: Level) -> Option<LogSink> {
         let mut output = self.output.write().unwrap_or_else(PoisonError::into_inner);
         output.1 = level;
@@ -62,44 +62,44 @@ impl ErrorLog {
         self.output.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line of that level.
+    /// Writes a line at `level`.
     pub fn at(&self, level: Level, text: &str) {
         self.say(level, name(level), text);
     }
 
-    /// Writes a report of several lines, as one about a configuration is: those after the first are set in, so that none of them looks like an
-    /// entry of the log.
+    /// Writes a report of several lines, such as one about a configuration. All lines after the first are
+    /// indented, so that none looks like an entry of the log.
     pub fn report(&self, level: Level, text: &str) {
         let lines: Vec<String> = text.trim_end().lines().map(|line| one_line(line).into_owned()).collect();
         self.write(level, name(level), &lines.join("\n  "));
     }
 
-    /// A failure that needs attention.
+    /// Logs a failure that needs attention.
     pub fn error(&self, text: &str) {
         self.say(Level::Error, name(Level::Error), text);
     }
 
-    /// Something unexpected, after which the server continues.
+    /// Logs an unexpected event, after which the server continues.
     pub fn warn(&self, text: &str) {
         self.say(Level::Warn, name(Level::Warn), text);
     }
 
-    /// A normal event.
+    /// Logs a normal event.
     pub fn info(&self, text: &str) {
         self.say(Level::Info, name(Level::Info), text);
     }
 
-    /// Details for debugging.
+    /// Logs details for debugging.
     pub fn debug(&self, text: &str) {
         self.say(Level::Debug, name(Level::Debug), text);
     }
 
-    /// A line of an application's output.
+    /// Logs a line of an application's output.
     pub fn output(&self, text: &str) {
         self.say(Level::Error, "app", text);
     }
 
-    /// Events of upstream servers.
+    /// Logs events of upstream servers.
     pub fn upstream(&self, news: &UpstreamEvent<'_>) {
         let (level, server, text) = match *news {
             UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
@@ -131,7 +131,8 @@ impl ErrorLog {
         self.say(level, name(level), &format!("{server}: {text}"));
     }
 
-    /// A folder of `files.root` was replaced or is missing.
+    /// Logs that a directory of `files.root` was replaced, is missing or cannot be read. Repeated states are
+    /// logged once.
     pub fn root(&self, path: &Path, state: RootState) {
         let seen = match &state {
             RootState::Serves(id) => RootSeen::Serves(*id),
@@ -166,7 +167,7 @@ impl ErrorLog {
         }
     }
 
-    /// The cache on disk.
+    /// Logs events of the disk cache.
     pub fn cache_disk(&self, path: &Path, event: &DiskEvent<'_>) {
         let path = path.display();
         match event {
@@ -187,8 +188,8 @@ impl ErrorLog {
         }
     }
 
-    /// An upstream server failed a request: an error if the client gets an error response. One line a second for each
-    /// server and reason.
+    /// Logs a request that an upstream server failed: an error if the client gets an error response, else a
+    /// warning. One line a second per server and reason.
     fn trouble(&self, trouble: &UpstreamError<'_>) {
         let server = trouble.server.unwrap_or("no upstream");
         let (level, outcome) = match trouble.status {
@@ -206,7 +207,7 @@ impl ErrorLog {
         });
     }
 
-    /// Writes a line, unless one of the same kind was written within the last second: then it is counted.
+    /// Writes a line, or counts it if one of the same kind was written within the last second.
     pub fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
         let now = Instant::now();
         self.log_counts(now);
@@ -215,7 +216,7 @@ impl ErrorLog {
         }
     }
 
-    /// Writes the counts of kinds whose second is over.
+    /// Writes the number of suppressed lines for kinds whose second is over.
     pub fn log_counts(&self, now: Instant) {
         let over = self.bursts().over(now);
         for (level, kind, held) in over {
@@ -227,12 +228,12 @@ impl ErrorLog {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sink, which can open its file again.
+    /// The log's destination, for reopening its file.
     pub fn sink(&self) -> LogSink {
         self.destination().0.clone()
     }
 
-    /// Writes one line, whatever the text has from elsewhere.
+    /// Writes `text` as a single line.
     fn say(&self, level: Level, name: &'static str, text: &str) {
         self.write(level, name, &one_line(text.trim_end()));
     }
@@ -249,7 +250,7 @@ impl ErrorLog {
         match sink.form() {
             LineForm::Plain => {}
             LineForm::Message => {
-                // One message, however many lines the text has.
+                // A text of several lines is still one message.
                 let line = format!("{name}: {}\n", text.replace("\n  ", " | "));
                 return sink.write_as(line.into_bytes(), level.into(), "error");
             }
@@ -261,9 +262,9 @@ impl ErrorLog {
     }
 }
 
-/// A text without what ends a line: ends of lines become ` | `, other control characters but tabs and colours are written as escapes.
+/// Replaces line breaks by ` | ` and escapes control characters, except tab and ESC (colours).
 fn one_line(text: &str) -> Cow<'_, str> {
-    // U+2028 and U+2029 end lines too, for some who read logs.
+    // Some log viewers treat U+2028 and U+2029 as line breaks.
     let breaks =
         |c: char| matches!(c, '\u{2028}' | '\u{2029}') || (c.is_control() && !matches!(c, '\t' | '\u{1b}'));
     if !text.contains(breaks) {
@@ -280,7 +281,7 @@ fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// The level of a line that a FastCGI server has written: PHP says how serious it is, others write errors.
+/// The level of a FastCGI server's stderr line: PHP states it; other lines are errors.
 fn level_of_php(line: &str) -> Level {
     let line = line.strip_prefix("PHP message: ").unwrap_or(line);
     match line.split(':').next() {
@@ -299,7 +300,7 @@ fn name(level: Level) -> &'static str {
     }
 }
 
-/// The place of a fault in a response head, and the directive that accepts it.
+/// Message suffix with the place of a fault in a response head, and the directive that accepts it.
 fn repair(place: &str) -> String {
     format!(" in {place} (lenient_heads = true of the upstream group repairs it)")
 }

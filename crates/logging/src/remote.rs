@@ -1,4 +1,5 @@
-//! Log lines as messages: to a syslog server (RFC 5424), to systemd's journal, or to a collector of OpenTelemetry.
+//! Log lines as messages: to a syslog server (RFC 5424), to systemd's journal, or to an OpenTelemetry
+//! collector.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -13,19 +14,19 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use time::OffsetDateTime;
 
-/// For a connection to be made, and for a message to be taken.
+/// Timeout for connecting, and for writing to a receiver.
 const PEER_MAX: Duration = Duration::from_secs(5);
-/// The longest line of a syslog message: what receivers take by default.
+/// Maximum bytes of a line in a syslog message: what receivers accept by default.
 const SYSLOG_LINE_MAX: usize = 8 * 1024;
-/// The longest line of a journal entry: longer ones would need a memory file each.
+/// Maximum bytes of a line in a journal entry: longer entries would each need a memory file.
 const JOURNAL_LINE_MAX: usize = 48 * 1024;
-/// RFC 5424 section 6: the longest `HOSTNAME`.
+/// Maximum bytes of `HOSTNAME` (RFC 5424 section 6).
 const HOST_NAME_MAX: usize = 255;
 
-/// The pause before a receiver that is away is tried again.
+/// Pause before an unreachable receiver is tried again.
 const AWAY_PAUSE: Duration = Duration::from_millis(500);
 
-/// How severe a message is, by the numbers of RFC 5424 section 6.2.1.
+/// Severity of a message, numbered as in RFC 5424 section 6.2.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SyslogSeverity {
@@ -46,19 +47,19 @@ impl From<Level> for SyslogSeverity {
     }
 }
 
-/// Where messages go.
+/// Receiver of log messages.
 #[derive(Clone, Debug)]
 pub enum RemoteTarget {
     /// A syslog server.
     Syslog(Syslog),
-    /// The journal of systemd.
+    /// The systemd journal.
     Journal(Journal),
-    /// A collector of OpenTelemetry.
+    /// An OpenTelemetry collector.
     Otlp(OtlpOptions),
 }
 
 impl RemoteTarget {
-    /// For people.
+    /// Display name of the receiver.
     pub(crate) fn name(&self) -> String {
         match self {
             RemoteTarget::Journal(journal) => format!("journald ({})", journal.socket.display()),
@@ -72,7 +73,7 @@ impl RemoteTarget {
         }
     }
 
-    /// Whether lines are kept until the receiver is back. What is sent by UDP is not known to arrive.
+    /// Whether lines are kept until the receiver is back. UDP does not report whether messages arrive.
     pub(crate) fn keeps(&self) -> bool {
         !matches!(self, RemoteTarget::Syslog(Syslog { to: SyslogAddress::Udp(_), .. }))
     }
@@ -86,14 +87,15 @@ enum ReceiverConnection {
     Otlp(Box<OtlpClient>),
 }
 
-/// A connection of bytes.
+/// A stream connection to a syslog server.
 enum ReceiverStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl ReceiverStream {
-    /// Whether the receiver has closed it: what is written then is taken by the kernel and lost.
+    /// Whether the receiver has closed the connection: the kernel would accept further writes, and they would
+    /// be lost.
     fn has_ended(&self) -> bool {
         let socket = match self {
             ReceiverStream::Tcp(stream) => stream.as_fd(),
@@ -102,7 +104,7 @@ impl ReceiverStream {
         let mut byte = [0];
         match recv(socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((_, 0)) => true,
-            // It has said something, or nothing yet.
+            // The receiver has sent data, or nothing yet.
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => false,
             Err(_) => true,
         }
@@ -116,12 +118,12 @@ impl ReceiverStream {
     }
 }
 
-/// Lines that were not sent.
+/// Error of a send: some lines were not sent.
 pub(crate) struct NotSent {
-    /// The bytes of those before them that were.
+    /// Bytes of the preceding lines, which were sent.
     pub(crate) bytes: usize,
     pub(crate) error: io::Error,
-    /// After which pause they may be sent again; `None` where the receiver has refused them for good.
+    /// Pause before a retry; `None` if the receiver rejected the lines permanently.
     pub(crate) again: Option<Duration>,
 }
 
@@ -131,13 +133,13 @@ impl From<(usize, io::Error)> for NotSent {
     }
 }
 
-/// A log that is sent away.
+/// A log that is sent to a receiver.
 pub(crate) struct RemoteLog {
     target: RemoteTarget,
     connection: Option<ReceiverConnection>,
-    /// What stands in a syslog message before its time, without the priority, and behind it up to the line.
+    /// Host name for syslog messages.
     host: String,
-    /// Room for messages.
+    /// Reused buffer for messages.
     messages: Vec<u8>,
 }
 
@@ -147,12 +149,12 @@ impl RemoteLog {
         RemoteLog { target, connection: None, host: host_name(), messages: Vec::new() }
     }
 
-    /// Forgets the connection: the next line makes a new one.
+    /// Drops the connection: the next line opens a new one.
     pub(crate) fn reconnect(&mut self) {
         self.connection = None;
     }
 
-    /// Sends lines, each with its `\n`.
+    /// Sends lines, each terminated by `\n`.
     pub(crate) fn send(
         &mut self,
         lines: &[u8],
@@ -170,7 +172,7 @@ impl RemoteLog {
         let sent = match &mut connection {
             ReceiverConnection::Otlp(client) => {
                 let sent = send_records(client, lines);
-                // It counts its failures.
+                // The client keeps count of its failures, so it is kept even after one.
                 self.connection = Some(connection);
                 return sent;
             }
@@ -179,7 +181,7 @@ impl RemoteLog {
                 self.send_each(lines, severity, log, |message| socket.send(message).map(drop))
             }
             ReceiverConnection::Udp(socket) => self.send_each(lines, severity, log, |message| {
-                // The first error may be about an earlier message.
+                // The first error may belong to an earlier message.
                 socket.send(message).or_else(|_| socket.send(message)).map(drop)
             }),
         };
@@ -207,7 +209,7 @@ impl RemoteLog {
         };
         let socket = UnixDatagram::unbound()?;
         match socket.connect(path) {
-            // The receiver's socket is of the other kind.
+            // The socket is a stream socket.
             Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(PEER_MAX))?;
@@ -219,7 +221,7 @@ impl RemoteLog {
         Ok(ReceiverConnection::Datagrams(socket))
     }
 
-    /// One message a line.
+    /// Sends one datagram per line.
     fn send_each(
         &mut self,
         lines: &[u8],
@@ -239,7 +241,7 @@ impl RemoteLog {
         Ok(())
     }
 
-    /// Messages behind their lengths (RFC 6587 section 3.4.1), as many as there are in one write.
+    /// Sends messages with octet counting (RFC 6587 section 3.4.1), all of them in one write if possible.
     fn send_frames(
         &mut self,
         stream: &mut ReceiverStream,
@@ -249,7 +251,7 @@ impl RemoteLog {
     ) -> Result<(), (usize, io::Error)> {
         let mut frames = std::mem::take(&mut self.messages);
         frames.clear();
-        // Where each frame ends, and its line.
+        // For each frame: its end in `frames` and the end of its line in `lines`.
         let (mut ends, mut line_end, mut message) = (Vec::new(), 0, Vec::new());
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             message.clear();
@@ -286,7 +288,7 @@ impl RemoteLog {
                 out.extend_from_slice(b">1 ");
                 write_time(out);
                 let (host, tag, pid) = (&self.host, &syslog.tag, std::process::id());
-                // Writing to memory does not fail.
+                // Writing to a `Vec` does not fail.
                 let _ = write!(out, " {host} {tag} {pid} {log} - ");
                 out.extend_from_slice(cut(line, SYSLOG_LINE_MAX));
             }
@@ -297,13 +299,13 @@ impl RemoteLog {
                 out.extend_from_slice(cut(line, JOURNAL_LINE_MAX));
                 out.push(b'\n');
             }
-            // Its lines are records already.
+            // The lines are records already.
             RemoteTarget::Otlp(_) => out.extend_from_slice(line),
         }
     }
 }
 
-/// Sends records, each on a line of its own, in one document.
+/// Sends records, one per line, in one OTLP document.
 fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
     let (start, end) = client.frame();
     let mut document = Vec::with_capacity(start.len() + lines.len() + end.len());
@@ -330,7 +332,7 @@ fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
     }
 }
 
-/// At most so many bytes, and no half character at the end.
+/// Truncates a line to at most `max` bytes, at a character boundary.
 fn cut(line: &[u8], max: usize) -> &[u8] {
     let mut end = line.len().min(max);
     while end < line.len() && end > 0 && line[end] & 0xc0 == 0x80 {
@@ -339,7 +341,7 @@ fn cut(line: &[u8], max: usize) -> &[u8] {
     &line[..end]
 }
 
-/// Now, as RFC 5424 section 6.2.3 has it, in milliseconds.
+/// Writes the current time as RFC 5424 section 6.2.3 specifies, in milliseconds.
 fn write_time(out: &mut Vec<u8>) {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).ok();
@@ -349,11 +351,11 @@ fn write_time(out: &mut Vec<u8>) {
     let ((year, month, day), (hour, minute, second)) =
         ((time.year(), u8::from(time.month()), time.day()), time.to_hms());
     let ms = since.subsec_millis();
-    // Writing to memory does not fail.
+    // Writing to a `Vec` does not fail.
     let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z");
 }
 
-/// The machine's name, or `-` where it has none that RFC 5424 takes.
+/// The host name, or `-` if it is not a valid `HOSTNAME` of RFC 5424.
 pub fn host_name() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = text.trim();

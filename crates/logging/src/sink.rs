@@ -1,4 +1,4 @@
-//! Where log lines go: written by a thread of their own, off the request path.
+//! Destinations of log lines, each written by a thread of its own, off the request path.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,27 +21,28 @@ use crate::remote::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
 mod counts;
 mod open;
 
-/// Bytes of lines that may wait for a slow disk; more lines are dropped and counted.
+/// Maximum bytes of lines queued for a slow disk; further lines are dropped and counted.
 const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// How long the process waits at its end for the last lines to be written: the reader of a pipe may have stopped reading.
+/// Maximum time for which the process waits at exit for the last lines: the reader of a pipe may have stopped
+/// reading.
 pub const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// How long a rotation waits for the cores to hand over the lines of requests answered before it.
+/// Maximum time for which a rotation waits for the cores to hand over lines of requests answered before it.
 const ROTATE_MAX: Duration = Duration::from_secs(1);
-/// How much nicer than others the threads are that write logs, and the most that there is.
+/// Nice increment of log threads, and the kernel's maximum.
 const NICENESS: i32 = 5;
 const NICENESS_MAX: i32 = 19;
-/// How long the next failure of a receiver is not reported after one that was.
+/// Period after a reported failure of a receiver in which further ones are not reported.
 const QUIET: Duration = Duration::from_secs(60);
-/// How long opening a file again is waited for: the lines before it may be for a slow disk.
+/// Maximum time to wait for a file to be reopened: preceding lines may be going to a slow disk.
 const REOPEN_MAX: Duration = Duration::from_secs(2);
 
-/// How long the first of the records for a collector waits for others, and at most so many bytes of them are sent together.
+/// Maximum time and bytes for which records for a collector are gathered, to be sent together.
 const GATHER_MAX: Duration = Duration::from_secs(1);
 const GATHER_BYTES_MAX: usize = 1024 * 1024;
 
-/// How often a stop is looked for while a receiver is away.
+/// Interval at which a stop is checked for while a receiver is unreachable.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 /// The destination of a sink.
@@ -53,11 +54,11 @@ pub enum LogTarget {
     Stderr,
     /// A file, opened by this process.
     File(PathBuf),
-    /// A file that another process opens, which may.
+    /// A file that another process opens, which has the permission to.
     Given {
         /// The file's path, for messages.
         path: PathBuf,
-        /// Opens the file, also again after a rotation.
+        /// Opens the file, and reopens it after a rotation.
         open: Opener,
     },
     /// A receiver of messages.
@@ -72,14 +73,15 @@ impl From<&config::Sink> for LogTarget {
             config::Sink::File(path) => LogTarget::File(path.clone()),
             config::Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
             config::Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
-            // Who knows the keys of its service makes its target; the supervisor, which reads nothing from the network, does not.
+            // The component that knows the service's keys creates the target. The supervisor, which reads
+            // nothing from the network, does not.
             config::Sink::Otlp(_) => LogTarget::Stderr,
         }
     }
 }
 
 impl LogTarget {
-    /// Opens what is a file; `None` for others, and for a FIFO without a reader.
+    /// Opens the target's file; `None` for other targets, and for a FIFO without a reader.
     fn open(&self) -> io::Result<Option<File>> {
         match self {
             LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_) => Ok(None),
@@ -89,18 +91,18 @@ impl LogTarget {
     }
 }
 
-/// Opens a log; `None` where it is a FIFO without a reader.
+/// Opens a log file; `None` for a FIFO without a reader.
 pub(crate) type Opener = Arc<dyn Fn() -> io::Result<Option<File>> + Send + Sync>;
 
 enum LogCommand {
-    /// Lines of that severity, from the log of that name.
+    /// Lines of the named log, with their severity.
     Lines(Vec<u8>, SyslogSeverity, &'static str),
-    /// The file was moved away: open it again, and say why it cannot be.
+    /// Reopens the file after it was moved away; the reply is the error, if any.
     Reopen(Sender<Option<String>>),
     Stop,
 }
 
-/// A log's destination. Cheap to clone; every clone feeds the same thread.
+/// Handle of a log's destination. Cheap to clone; all clones feed the same thread.
 #[derive(Clone)]
 pub struct LogSink {
     orders: Sender<LogCommand>,
@@ -109,14 +111,14 @@ pub struct LogSink {
     form: LineForm,
 }
 
-/// What is made of the lines for a destination.
+/// Conversion of lines for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineForm {
-    /// They are written as they are.
+    /// Lines are written unchanged.
     Plain,
-    /// Each becomes a message with a time of its own.
+    /// Each line becomes a message with its own time stamp.
     Message,
-    /// Each is a record for a collector already.
+    /// Each line is already a record for a collector.
     Record,
 }
 
@@ -125,12 +127,12 @@ pub(crate) enum LineForm {
 pub struct SinkThread(Arc<Mutex<Option<JoinHandle<()>>>>);
 
 impl SinkThread {
-    /// Whether it has written all that it ever will.
+    /// Whether the thread has ended and will write nothing more.
     pub fn has_ended(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until it ends, but not for ever: its reader may have stopped reading.
+    /// Waits until the thread has ended, or until `until`: the reader of a pipe may have stopped reading.
     pub fn wait(&self, until: Instant) {
         let Some(thread) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         while !thread.is_finished() {
@@ -144,17 +146,17 @@ impl SinkThread {
 }
 
 impl LogSink {
-    /// Opens the target and starts its thread. Never waits for a reader: the lines for a FIFO without a reader are
-    /// dropped and counted until it has one.
+    /// Opens the target and starts its thread. Never waits for a reader: lines for a FIFO without a reader
+    /// are dropped and counted until it has one.
     ///
     /// # Errors
-    /// Where the file cannot be opened for appending.
+    /// The file cannot be opened for appending, or the thread cannot be started.
     pub fn open(target: LogTarget) -> io::Result<LogSink> {
         LogSink::start(LogOutput::open(target)?)
     }
 
-    /// The same, for a server that has to serve whatever has become of its logs: the lines go to stderr until the target
-    /// can be opened, which is tried at each of them and at every [`LogSink::reopen`].
+    /// Opens the target like [`LogSink::open`], for a server that must start regardless of its logs: if the
+    /// target cannot be opened, lines go to stderr, and each write and each [`LogSink::reopen`] tries again.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -180,23 +182,23 @@ impl LogSink {
         Ok(LogSink { orders, counts, thread, form })
     }
 
-    /// What is made of its lines.
+    /// Conversion of this sink's lines.
     pub(crate) fn form(&self) -> LineForm {
         self.form
     }
 
-    /// The thread that writes; it ends when no clone of the sink is left.
+    /// The writing thread; it ends when no clone of the sink is left.
     pub fn thread(&self) -> SinkThread {
         self.thread.clone()
     }
 
-    /// Hands over lines of access logs, as [`LogSink::write_as`].
+    /// Hands over lines of access logs; see [`LogSink::write_as`].
     pub fn write(&self, lines: Vec<u8>) {
         self.write_as(lines, SyslogSeverity::Info, "access");
     }
 
-    /// Hands lines over. Never blocks: where the disk, or the receiver, is too slow they are dropped and counted. `log` is the
-    /// name of the log that they are from.
+    /// Hands lines over. Never blocks: if the disk or the receiver is too slow, lines are dropped and
+    /// counted. `log` is the name of the log that the lines are from.
     pub(crate) fn write_as(&self, lines: Vec<u8>, severity: SyslogSeverity, log: &'static str) {
         if self.counts.waiting_bytes.load(Ordering::Relaxed) + lines.len() > WAITING_BYTES_MAX {
             self.counts.dropped_lines.fetch_add(count_lines(&lines), Ordering::Relaxed);
@@ -207,7 +209,7 @@ impl LogSink {
         let _ = self.orders.send(LogCommand::Lines(lines, severity, log));
     }
 
-    /// An empty buffer with room for so many bytes: one that was written out, or a new one.
+    /// Returns an empty buffer of at least `room` bytes: a recycled one if possible.
     pub(crate) fn buffer(&self, room: usize) -> Vec<u8> {
         let spare = self.counts.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.filter(|spare| spare.capacity() >= room).unwrap_or_else(|| Vec::with_capacity(room))
@@ -218,8 +220,9 @@ impl LogSink {
         Collector::new(&self.counts)
     }
 
-    /// Opens the file again (SIGUSR1), once all that was collected before has been handed over: it goes to the old file. Returns once that
-    /// is done, or after [`REOPEN_MAX`]; why the file cannot be opened.
+    /// Reopens the file (SIGUSR1) after all lines collected before have been handed over: those go to the old
+    /// file. Returns when that is done, or after [`REOPEN_MAX`], with the reason if the file cannot be
+    /// opened.
     pub fn reopen(&self) -> Option<String> {
         let until = Instant::now() + ROTATE_MAX;
         self.counts.handed_over.store(0, Ordering::Release);
@@ -241,14 +244,14 @@ impl LogSink {
         }
     }
 
-    /// Writes out what was handed over, and ends the thread. One that waits for a reader who takes nothing is left
-    /// behind: it ends with the process.
+    /// Writes the queued lines and ends the thread. A thread that is blocked by a reader that does not read
+    /// is left behind, and ends with the process.
     pub fn close(&self) {
         self.begin_to_close();
         self.thread.wait(Instant::now() + CLOSE_MAX);
     }
 
-    /// The same, without waiting for the thread: of several that close, none waits for another.
+    /// Begins [`LogSink::close`] without waiting for the thread, so that several sinks close concurrently.
     pub fn begin_to_close(&self) {
         self.counts.is_closing.store(true, Ordering::Release);
         // Fails only after an earlier `close`.
@@ -260,11 +263,11 @@ fn count_lines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Makes this thread nicer than others: when it wakes up, a serving thread is not pushed off its core. It still gets a quarter of what an equal
-/// thread would.
+/// Raises the nice value of this thread, so that its wake-up does not preempt a serving thread. It still gets
+/// a quarter of the CPU time of a thread of equal priority.
 fn yield_to_serving() {
     let nice = getpriority_process(None).unwrap_or(0).saturating_add(NICENESS).min(NICENESS_MAX);
-    // Where that is not allowed, it runs as all do.
+    // If that is not permitted, the thread keeps its priority.
     let _ = setpriority_process(Some(gettid()), nice);
 }
 
@@ -296,7 +299,8 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
     output.report_lost();
 }
 
-/// Adds the lines that come within a moment, so that they are sent together. Returns the first order that is none of lines.
+/// Appends lines that arrive within [`GATHER_MAX`], so that they are sent together. Returns the first other
+/// command received.
 fn gather(lines: &mut Vec<u8>, inbox: &Receiver<LogCommand>) -> Option<LogCommand> {
     let until = Instant::now() + GATHER_MAX;
     while lines.len() < GATHER_BYTES_MAX {
@@ -313,18 +317,19 @@ struct LogOutput {
     target: LogTarget,
     /// `None` for the standard streams, and for a FIFO that has had no reader yet.
     file: Option<File>,
-    /// Where lines are sent as messages.
+    /// The receiver, if lines are sent as messages.
     remote: Option<RemoteLog>,
-    /// It could not be opened when the server was started again: lines go to stderr.
+    /// The target could not be opened at the start: lines go to stderr.
     on_stderr: bool,
-    /// Whether the last write failed; reported once, not for every line.
+    /// Whether the last write failed; a failure is reported once, not for every line.
     failing: bool,
-    /// Whether it was reported that a receiver is away, and until when it is not reported again.
+    /// Whether the current failure of the receiver was reported, and until when further ones are not
+    /// reported.
     has_said: bool,
     quiet_until: Option<Instant>,
-    /// Lines that could not be written since then.
+    /// Lines lost since writes began to fail.
     lost_lines: u64,
-    /// The last write ended within a line.
+    /// Whether the last write ended within a line.
     torn: bool,
 }
 
@@ -347,14 +352,14 @@ impl LogOutput {
         }
     }
 
-    /// Writes to stderr, as the target cannot be opened.
+    /// Writes to stderr, because the target cannot be opened.
     fn instead(target: LogTarget, error: &io::Error) -> LogOutput {
         let output = LogOutput { on_stderr: true, ..LogOutput::of(target) };
         output.complain(&format!("{error}; its lines go to stderr until it can be opened"));
         output
     }
 
-    /// Opens the target in place of stderr; why that is not possible yet.
+    /// Opens the target, which replaces stderr; fails if that is not possible yet.
     fn come_back(&mut self) -> io::Result<()> {
         (self.file, self.on_stderr) = (self.target.open()?, false);
         self.complain("it can be opened again: its lines go there");
@@ -377,7 +382,7 @@ impl LogOutput {
         Ok(output)
     }
 
-    /// Sends lines to their receiver; while it is away they wait, if it is known whether they arrive.
+    /// Sends lines to the receiver. While it is unreachable they wait, unless arrival is unknown (UDP).
     fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
         let keeps = target.keeps();
@@ -385,7 +390,7 @@ impl LogOutput {
             lines = &lines[bytes..];
             let now = Instant::now();
             let is_first = !std::mem::replace(&mut self.failing, true);
-            // One that comes and goes has one line a minute.
+            // A receiver that fails intermittently is reported once a minute.
             let is_quiet = again.is_some() && self.quiet_until.is_some_and(|until| now < until);
             let is_first = is_first && !is_quiet;
             if is_first {
@@ -423,7 +428,7 @@ impl LogOutput {
 
     fn write(&mut self, lines: &[u8]) {
         if self.on_stderr && self.come_back().is_err() {
-            // stderr failed too: the message is lost.
+            // Nothing is left to report a failure of stderr to.
             let _ = io::stderr().write_all(lines);
             return;
         }
@@ -440,10 +445,10 @@ impl LogOutput {
         }
     }
 
-    /// Writes all bytes; an error comes with the number written.
+    /// Writes all bytes; an error is returned with the number of bytes written.
     fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
-        // A FIFO: it may have a reader now.
+        // A FIFO, which may have a reader by this time.
         if self.file.is_none() {
             self.file = self.target.open().map_err(|error| (0, error))?;
         }
@@ -477,12 +482,12 @@ impl LogOutput {
         }
     }
 
-    /// Reports on stderr what is wrong with this log.
+    /// Reports a fault of this log on stderr.
     fn complain(&self, text: &str) {
         report(&self.target, text);
     }
 
-    /// Returns why it cannot be opened.
+    /// Opens the target again; returns the reason if it cannot be opened.
     fn reopen(&mut self) -> Option<String> {
         self.report_lost();
         if let Some(remote) = &mut self.remote {
@@ -506,10 +511,10 @@ impl LogOutput {
 pub struct LogSinks(Arc<Vec<(config::Sink, LogSink)>>);
 
 impl LogSinks {
-    /// Those of a configuration: the ones that were open `before` stay, `open` opens the others.
+    /// Sinks of a configuration: those open in `before` are kept, `open` opens the others.
     ///
     /// # Errors
-    /// Where one cannot be opened.
+    /// A destination cannot be opened.
     pub fn new(
         config: &config::Config,
         before: &LogSinks,
@@ -523,24 +528,24 @@ impl LogSinks {
         Ok(LogSinks(Arc::new(sinks.collect::<io::Result<_>>()?)))
     }
 
-    /// The one of a destination.
+    /// The sink of a destination.
     pub fn of(&self, sink: &config::Sink) -> Option<LogSink> {
         self.0.iter().find(|(other, _)| other == sink).map(|(_, open)| open.clone())
     }
 
-    /// All of them.
+    /// Iterates over all sinks.
     pub fn each(&self) -> impl Iterator<Item = &LogSink> {
         self.0.iter().map(|(_, open)| open)
     }
 
-    /// The threads of those that are not in `after`.
+    /// The threads of the sinks that are not in `after`.
     pub fn left_by(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
         let left = |(sink, open): &(config::Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
         self.0.iter().filter_map(left)
     }
 }
 
-/// Reports on stderr what is wrong with a log.
+/// Reports a fault of a log on stderr.
 fn report(target: &LogTarget, text: &str) {
     let name = match target {
         LogTarget::Stdout => "stdout".to_owned(),
@@ -551,7 +556,7 @@ fn report(target: &LogTarget, text: &str) {
     let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
 }
 
-/// The destinations of all access logs and of the audit log, each once.
+/// The destinations of all access logs and of the audit log, without duplicates.
 pub fn destinations(config: &config::Config) -> Vec<config::Sink> {
     let of_sites = (0..config.sites.len()).flat_map(|site| config.site_access_logs(site));
     let mut all: Vec<config::Sink> = Vec::new();

@@ -1,7 +1,8 @@
-//! Certificates, keys, tokens and files of users that the configuration names: read through the supervisor, where there is one.
+//! Files that the configuration names (certificates, keys, tokens, user databases), opened by the supervisor
+//! if there is one.
 //!
-//! The user who serves then needs no permission to read them, and a server process that was taken over cannot open them
-//! by itself. The supervisor opens only what the configuration names, and only for reading.
+//! The server's user then needs no permission to read them, and a compromised server process cannot open them
+//! by itself. The supervisor opens only files named by the configuration, and only for reading.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,21 +17,21 @@ use net::trusted_path;
 use crate::link::{SupervisorLink, text_of};
 use logging::sink;
 
-/// The largest such file, in bytes.
+/// Maximum size of such a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Names of a folder that are looked at, at most.
+/// Maximum number of names read from a directory.
 const NAMES_MAX: usize = 4096;
 
-/// What a configuration names.
+/// Files and directories named by a configuration.
 #[derive(Debug, Default)]
 pub struct NamedFiles {
     pub(crate) files: Vec<PathBuf>,
-    /// Folders of which every file is named.
+    /// Directories, all of whose files are named.
     pub(crate) folders: Vec<PathBuf>,
 }
 
 impl NamedFiles {
-    /// The certificates and keys of a configuration.
+    /// Collects the files of a configuration.
     pub fn of(config: &Config) -> NamedFiles {
         let mut named = NamedFiles::default();
         let groups = config.upstreams.iter().map(|(_, proxy)| proxy);
@@ -56,7 +57,7 @@ impl NamedFiles {
 
     fn add_site(&mut self, tls: &SiteTls) {
         if let CertificateSource::Files(paths) = &tls.certificate {
-            // Each is a file or a folder.
+            // Each path is a file or a directory.
             self.files.extend(paths.iter().cloned());
             self.folders.extend(paths.iter().cloned());
         }
@@ -81,20 +82,20 @@ impl NamedFiles {
         self.add_tls(&auth.tls);
     }
 
-    /// Whether it names this file.
+    /// Whether the configuration names this file, or its directory.
     pub fn contains(&self, path: &Path) -> bool {
         let is_plain = || path.file_name().is_some() && path.components().eq(path.iter().map(as_component));
         self.files.iter().any(|file| file == path)
             || (is_plain() && path.parent().is_some_and(|folder| self.has_folder(folder)))
     }
 
-    /// Whether it names this folder.
+    /// Whether the configuration names this directory.
     pub fn has_folder(&self, path: &Path) -> bool {
         self.folders.iter().any(|folder| folder == path)
     }
 }
 
-/// The files of tokens with which clients may purge.
+/// Token files that authorize clients to purge the cache.
 pub fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
     let routes = config.sites.iter().flat_map(|site| &site.routes).map(|route| &route.cache);
     let caches = config.sites.iter().map(|site| &site.cache).chain(routes);
@@ -102,7 +103,7 @@ pub fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
     purges.filter_map(|purge| purge.token_file.as_ref())
 }
 
-/// The files of fields of requests to collectors.
+/// Files with header fields for requests to collectors.
 fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
     let logs = sink::destinations(config).into_iter().chain([config.log.errors.clone()]);
     let of_logs = logs.filter_map(|sink| match sink {
@@ -115,26 +116,26 @@ fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
         .chain(of_logs)
 }
 
-/// One part of a path, as [`Path::components`] gives it.
+/// The first component of a part of a path, as [`Path::components`] yields it.
 fn as_component(part: &std::ffi::OsStr) -> std::path::Component<'_> {
     Path::new(part).components().next().unwrap_or(std::path::Component::CurDir)
 }
 
-/// The way to such files. Cheap to clone.
+/// Access to the files named by the configuration. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigFiles(Option<SupervisorLink>);
 
 impl ConfigFiles {
-    /// Through the supervisor, where there is one.
+    /// Creates the access, through the supervisor if `link` is given.
     pub fn new(link: Option<SupervisorLink>) -> ConfigFiles {
         ConfigFiles(link)
     }
 
-    /// Opens a file that the configuration names, for reading. Through the supervisor it is one of the configuration in
-    /// force or of the one that is being loaded ([`NamedFiles::of`]).
+    /// Opens a file for reading. The supervisor opens only files of the configuration in force or of the one
+    /// being loaded ([`NamedFiles::of`]).
     ///
     /// # Errors
-    /// Why it cannot be opened, with its name.
+    /// The file cannot be opened; the message contains its path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let Some(link) = &self.0 else { return open(path) };
         let packet = link.ask(&LinkRequest::Read(text_of(path)?), &[])?;
@@ -142,10 +143,11 @@ impl ConfigFiles {
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
 
-    /// The fields of requests to a collector: those that the configuration says, and those of a file of the `table`.
+    /// Header fields of requests to a collector: those of the configuration (`own`), then those of `file`.
+    /// `table` is the configuration table, for errors.
     ///
     /// # Errors
-    /// The file cannot be read, or is not one of fields; with its name.
+    /// The file cannot be read, or does not contain header fields; the message contains its path.
     pub fn headers(
         &self,
         table: &str,
@@ -162,23 +164,23 @@ impl ConfigFiles {
         Ok(headers)
     }
 
-    /// Whether it can be read as a folder that the configuration names.
+    /// Whether `path` can be listed as a directory that the configuration names.
     pub fn is_folder(&self, path: &Path) -> bool {
         self.list(path).is_ok()
     }
 
-    /// Its content.
+    /// Reads a file.
     ///
     /// # Errors
-    /// As [`ConfigFiles::open`]'s; also where it is larger than 16 MiB.
+    /// The file cannot be opened or read, or is larger than 16 MiB.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.read_up_to(path, FILE_BYTES_MAX)
     }
 
-    /// The same for a file of at most so many bytes.
+    /// Reads a file of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// As [`ConfigFiles::open`]'s; also where it is larger.
+    /// The file cannot be opened or read, or is larger.
     pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
@@ -189,10 +191,10 @@ impl ConfigFiles {
         }
     }
 
-    /// The names in a folder that the configuration names, in order; subfolders too.
+    /// Lists a directory named by the configuration, sorted and including subdirectories.
     ///
     /// # Errors
-    /// Why it cannot be read, with its name.
+    /// The directory cannot be read; the message contains its path.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let names = match &self.0 {
             None => list(folder)?,
@@ -205,10 +207,10 @@ impl ConfigFiles {
     }
 }
 
-/// Opens a file for reading, without ever waiting. For root, as [`trusted_path`] says.
+/// Opens a file for reading, without blocking. As root, [`trusted_path`] applies its checks.
 ///
 /// # Errors
-/// Why it cannot be opened, with its name.
+/// The file cannot be opened, or is no regular file; the message contains its path.
 pub fn open(path: &Path) -> io::Result<File> {
     let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
     let file = File::from(opened.map_err(|error| named(path, &error))?);
@@ -218,10 +220,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The names in a folder, in order.
+/// The names in a directory, sorted.
 ///
 /// # Errors
-/// Why it cannot be read, with its name; where it has more than 4,096 of them.
+/// The directory cannot be read, or has more than 4,096 names; the message contains its path.
 pub fn list(folder: &Path) -> io::Result<Vec<String>> {
     let failed = |error: &dyn std::error::Error| named(folder, &io::Error::other(error.to_string()));
     let opened = trusted_path::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
@@ -229,7 +231,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(opened).map_err(|error| failed(&error))? {
         let entry = entry.map_err(|error| failed(&error))?;
-        // A name that is no text, or has lines, cannot be passed on.
+        // Names that are not UTF-8, or contain a line feed, cannot be sent over the link.
         let name = entry
             .file_name()
             .to_str()

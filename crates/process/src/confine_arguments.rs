@@ -1,29 +1,29 @@
-//! The arguments of `komainu confine`.
+//! Arguments of `komainu confine`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// How a program of an application is started.
+/// Restrictions under which an application's program is started.
 #[derive(Debug, Args)]
 pub struct Confine {
-    /// A path beneath which it may read, and start programs; everything unless given
+    /// Path below which the program may read, and execute files; everything unless given
     #[arg(long, value_name = "PATH")]
     pub(crate) read: Vec<PathBuf>,
-    /// A program whose folder, with the one above it, it may read
+    /// Interpreter whose directory and parent directory the program may read
     #[arg(long, value_name = "PATH")]
     pub(crate) interpreter: Option<PathBuf>,
-    /// A path beneath which it may write
+    /// Path below which the program may write
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
-    /// A path beneath which other applications may write
+    /// Path below which other applications may write
     #[arg(long, value_name = "PATH")]
     pub(crate) written_by_others: Vec<PathBuf>,
-    /// Unix sockets alone
+    /// Allow Unix sockets only
     #[arg(long)]
     pub(crate) no_network: bool,
-    /// It may change modes, owners, times and extended attributes of files
+    /// Allow changing modes, owners, times and extended attributes of files
     #[arg(long)]
     pub(crate) attributes: bool,
     #[arg(last = true, required = true)]

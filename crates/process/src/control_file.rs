@@ -1,4 +1,4 @@
-//! The permissions and the group of the control listener's Unix socket.
+//! Mode and group of the control listener's Unix socket.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,11 +15,11 @@ use net::trusted_path;
 use crate::link::{SupervisorLink, text_of};
 use rights::privilege::group_id;
 
-/// Gives the socket at `path` the permissions and the group of a configuration, by the supervisor where there is one: the user who serves
-/// may not give a file to any group.
+/// Applies the configured mode and group to the socket at `path`, through the supervisor if there is one: the
+/// server's user may not give a file to an arbitrary group.
 ///
 /// # Errors
-/// What the system or the supervisor refused.
+/// The system or the supervisor refused the change.
 pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> io::Result<()> {
     if control.mode.is_none() && control.group.is_none() {
         return Ok(());
@@ -30,10 +30,11 @@ pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> i
     }
 }
 
-/// The same, for a socket that belongs to `owner`: no other file is touched, wherever the path leads by now.
+/// Applies mode and group to a socket that belongs to `owner`; any other file is left unchanged, even if the
+/// path was replaced.
 ///
 /// # Errors
-/// What the system refused; it is no socket of that user.
+/// The system refused the change, or `path` is no socket of that user.
 pub fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> {
     let named = |what: &str, error: &dyn std::fmt::Display| {
         io::Error::other(format!("`control.{what}` of {}: {error}", path.display()))
@@ -52,7 +53,7 @@ pub fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> {
         })?;
     }
     if let Some(mode) = control.mode {
-        // A descriptor that only names a file cannot change it by itself.
+        // An O_PATH descriptor cannot be used with fchmod(2).
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(itself, Permissions::from_mode(mode)).map_err(|error| named("mode", &error))?;
     }

@@ -1,8 +1,8 @@
-//! What is said of a crash: where a thread panicked and how it came there, and what the kernel has kept of a process that
-//! a signal has ended.
+//! Crash reports: the location and backtrace of a panic, and the core dump of a process killed by a signal.
 //!
-//! There is no handler of SIGSEGV and the like in this process: it would have to be unsafe code, in a process whose memory
-//! may be damaged. The supervisor, or systemd, says which signal it was, and the kernel keeps a core where that is set up.
+//! This process installs no handler for SIGSEGV and similar signals: it would require unsafe code, in a
+//! process whose memory may be corrupted. The supervisor or systemd reports the signal, and the kernel writes
+//! a core dump if that is configured.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::BTreeSet;
@@ -17,25 +17,26 @@ use rustix::process::Signal;
 
 use logging::notice::ErrorLog;
 
-/// Places whose first panic is logged with a backtrace. To find the names in it costs CPU time and memory, which nobody who
-/// has found a way to a panic must get again and again.
+/// Number of locations whose first panic is logged with a backtrace. Symbolizing one costs CPU time and
+/// memory, so a client that can trigger panics must not cause it repeatedly.
 const PLACES_MAX: usize = 16;
-/// Longest backtrace in the log, in bytes.
+/// Maximum bytes of a backtrace in the log.
 const BACKTRACE_BYTES_MAX: usize = 16 * 1024;
 
-/// What the kernel does with cores.
+/// Kernel setting for core dumps.
 const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
-/// Signals whose default is a core (signal(7)), but for those that are sent on purpose.
+/// Signals that dump core by default (signal(7)), without those that are sent on purpose.
 const FAULTS: [Signal; 7] =
     [Signal::ILL, Signal::TRAP, Signal::ABORT, Signal::BUS, Signal::FPE, Signal::SEGV, Signal::SYS];
 
-/// A panic is a bug of Komainu: it is logged with its place, and the first one of a place with a backtrace.
+/// Installs a panic hook that logs each panic with its location, and the first at a location with a
+/// backtrace.
 pub fn hook_panics(notices: &ErrorLog) {
     let (notices, places) = (notices.clone(), PanicPlaces::default());
     std::panic::set_hook(Box::new(move |info| places.report(&notices, info)));
 }
 
-/// The places of panics so far, each as file, line and column.
+/// Locations of panics so far: file, line and column.
 #[derive(Default)]
 struct PanicPlaces(Mutex<BTreeSet<(String, u32, u32)>>);
 
@@ -51,14 +52,14 @@ impl PanicPlaces {
         notices.once_a_second(Level::Error, format!("a panic{kind}"), || text);
     }
 
-    /// Whether a place is seen for the first time, and one of those for which there is a backtrace.
+    /// Whether this is the first panic at a location and the limit for backtraces is not reached.
     fn is_new(&self, place: (String, u32, u32)) -> bool {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.len() < PLACES_MAX && places.insert(place)
     }
 }
 
-/// A backtrace as text, cut where it is too long.
+/// Formats a backtrace, truncated to [`BACKTRACE_BYTES_MAX`].
 fn traced(backtrace: &Backtrace) -> String {
     if backtrace.status() != BacktraceStatus::Captured {
         return "there is no backtrace on this system".to_owned();
@@ -68,8 +69,8 @@ fn traced(backtrace: &Backtrace) -> String {
     format!("the way there, the innermost function first:\n{}", text[..end.unwrap_or(0)].trim_end())
 }
 
-/// What the kernel has kept of a process that a signal like SIGSEGV has ended: words to append to its status, none where it
-/// ended otherwise.
+/// Describes the core dump of a process killed by a signal such as SIGSEGV, as a suffix for its status; empty
+/// if the process ended otherwise.
 pub fn core_of(status: ExitStatus) -> String {
     core_text(status, std::fs::read_to_string(CORE_PATTERN).unwrap_or_default().trim())
 }
@@ -106,7 +107,7 @@ mod tests {
         let notices = ErrorLog::new(sink.clone(), Level::Error);
         let (ours, places) = ("panics on purpose", PanicPlaces::default());
         let before = std::panic::take_hook();
-        // Other tests panic as before.
+        // Panics of other tests go to the previous hook.
         std::panic::set_hook(Box::new(move |info| match std::thread::current().name() == Some(ours) {
             true => places.report(&notices, info),
             false => before(info),
@@ -123,7 +124,7 @@ mod tests {
         let place = format!("{}:", file!());
         assert!(log.contains(&format!("error: the thread {ours} panicked at {place}")), "{log}");
         assert!(log.contains("the reason") && log.contains("panic_here"), "{log}");
-        // One with the way there, one without, and one that is counted.
+        // One with a backtrace, one without, and one that is only counted.
         assert_eq!(
             (log.matches("the reason").count(), log.matches("the way there").count()),
             (2, 1),

@@ -1,8 +1,9 @@
-//! The files and folders that a sandbox grants, resolved so that the application does not decide where they lead.
+//! Files and directories that a sandbox grants, resolved so that the application cannot redirect them.
 //!
-//! A sandboxed application can put a symbolic link in place of whatever is beneath a folder that it may write to, and a path of its sandbox that leads
-//! through the link would grant what the link leads to. So paths are resolved component by component, and what was found is what is
-//! granted. A path through such a link grants nothing, and is an error unless it ends beneath another one of the sandbox.
+//! A sandboxed application can create symbolic links below a directory that it may write to. A path of its
+//! sandbox that leads through such a link would grant the link's target. Paths are therefore resolved
+//! component by component, and the files found are granted. A path through such a link grants nothing, and is
+//! an error unless its target lies below another granted path.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,37 +13,37 @@ use net::trusted_path::{LINKS_MAX, parts, text_of_link};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-/// The device and the number of a file or folder, by whatever path it is reached.
+/// Device and inode number, which identify a file independently of its path.
 type FileId = (u64, u64);
 
-/// The paths of a sandbox.
+/// Paths of a sandbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SandboxPaths<'a> {
-    /// What every sandbox may read.
+    /// Readable in every sandbox.
     pub(crate) system: &'a [PathBuf],
     pub(crate) read: &'a [PathBuf],
-    /// The program whose folder, with the one above it, may be read: `/opt/python` for `/opt/python/bin/python`.
+    /// Interpreter whose directory and parent are readable: `/opt/python` for `/opt/python/bin/python`.
     pub(crate) interpreter: Option<&'a Path>,
     pub(crate) write: &'a [PathBuf],
-    /// What other applications may write to.
+    /// Paths that other applications may write to.
     pub(crate) written_by_others: &'a [PathBuf],
 }
 
-/// What is granted, by paths that lead to descriptors of this process.
+/// Granted files, as paths to open descriptors of this process.
 #[derive(Debug, Default)]
 pub(crate) struct GrantedPaths {
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
     writable: Vec<FileId>,
-    /// Keeps the paths valid.
+    /// Descriptors that keep the paths valid.
     opened: Vec<OwnedFd>,
 }
 
 impl GrantedPaths {
-    /// Resolves and opens the paths; those that are not there, or may not be reached by this process, grant nothing.
+    /// Resolves and opens the paths; paths that are missing or not reachable by this process grant nothing.
     ///
     /// # Errors
-    /// A path that this or another application has led elsewhere, or can.
+    /// A path leads through a symbolic link that this or another application can replace.
     pub(crate) fn open(paths: SandboxPaths<'_>) -> Result<GrantedPaths, String> {
         let found = |paths: &[PathBuf]| -> Vec<ResolvedPath> {
             paths.iter().filter_map(|path| ResolvedPath::of(path).ok()).collect()
@@ -70,7 +71,7 @@ impl GrantedPaths {
         }
     }
 
-    /// Whether files may be made in a folder.
+    /// Whether the application may create files in a directory.
     pub(crate) fn may_write(&self, folder: &Path) -> bool {
         ResolvedPath::of(folder).is_ok_and(|found| found.way.iter().any(|(_, id)| self.writable.contains(id)))
     }
@@ -83,7 +84,7 @@ impl GrantedPaths {
     }
 }
 
-/// The folder of an interpreter with its libraries, where it has one of its own.
+/// The installation directory of an interpreter, with its libraries; `None` if that is the root directory.
 fn interpreter_folder(program: &Path) -> Option<ResolvedPath> {
     let mut path = ResolvedPath::of(program).ok()?;
     path.way.truncate(path.way.len().saturating_sub(2));
@@ -98,13 +99,13 @@ fn refused(path: &Path) -> String {
     )
 }
 
-/// A path, and what it leads to.
+/// A resolved path.
 #[derive(Debug)]
 struct ResolvedPath {
     path: PathBuf,
-    /// From the root down to what the path leads to.
+    /// Directories from the root to the target, and the target.
     way: Vec<(OwnedFd, FileId)>,
-    /// For each symbolic link that was followed, the folders from the root down to the one that holds it.
+    /// Directories from the root to each symbolic link that was followed, by link.
     links: Vec<Vec<FileId>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a server process gets from its supervisor when it starts.
+//! State that a server process receives from its supervisor at start.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,34 +9,34 @@ use std::time::Duration;
 use crate::link::{IDENTITY, Packet, SupervisorLink};
 use rights::privilege::{self, Identity};
 
-/// What the supervisor passes to the server.
+/// State passed by the supervisor.
 pub struct Inherited {
     /// The link to the supervisor.
     pub link: SupervisorLink,
     /// The user to become.
     pub identity: Identity,
-    /// The text of the configuration file, where there is one.
+    /// Text of the configuration file, if there is one.
     pub text: Option<String>,
     /// The control socket, opened by the supervisor.
     pub control: Option<UnixListener>,
-    /// For each listener of the configuration, its sockets.
+    /// Sockets by listener of the configuration.
     pub sockets: Vec<Vec<OwnedFd>>,
     /// The process id of the supervisor.
     pub supervisor: u32,
-    /// Another server has served before this one.
+    /// Whether another server process has served before this one.
     pub again: bool,
-    /// Another server continues if this one does not serve.
+    /// Whether this process replaces a server that continues if it fails to start.
     pub replaces: bool,
-    /// How often the supervisor wants to hear that the server lives.
+    /// Interval at which the supervisor expects a sign of life.
     pub watchdog: Option<Duration>,
 }
 
 impl Inherited {
-    /// In a process that a supervisor has started: receives what it passes, and drops root's privileges. `None` in all
-    /// others. To be called while the process has one thread.
+    /// Receives the state passed by the supervisor and drops root's privileges; `None` in a process that no
+    /// supervisor has started. Call this while the process has a single thread.
     ///
     /// # Errors
-    /// Where that fails; the process must end then.
+    /// The state is invalid, or the privileges cannot be dropped; the process must exit then.
     pub fn take() -> io::Result<Option<Inherited>> {
         let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
         let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
@@ -78,10 +78,10 @@ impl Inherited {
     }
 }
 
-/// The text that a packet brings in a descriptor.
+/// Reads the text from a packet's descriptor.
 ///
 /// # Errors
-/// Where it brings none, or it is too long.
+/// The packet has no descriptor, or its file cannot be read as UTF-8.
 pub fn text_of(packet: Packet) -> io::Result<String> {
     let file = packet.descriptors.into_iter().next().map(File::from);
     let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Processes of the server: supervisor link, sandbox, systemd, listening sockets, upgrade, crash reports.
 //!
-//! It owns what crosses between processes. It never reads a request.
+//! This crate owns the communication between processes. It never reads a request.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

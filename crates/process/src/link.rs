@@ -1,8 +1,9 @@
-//! The link between the two processes of a server that was started as root: the supervisor, which keeps root's rights,
-//! and the server, which has none.
+//! The link between the two processes of a server that was started as root: the supervisor, which keeps
+//! root's privileges, and the server, which has none.
 //!
-//! A socket of packets (SOCK_SEQPACKET); the server's end is its standard input. The server sends requests ([`::link`] is their protocol); the
-//! supervisor answers, and sends orders. A packet has a word, arguments and file descriptors.
+//! The link is a SOCK_SEQPACKET socket; the server's end is its standard input. The server sends requests
+//! ([`::link`] defines the protocol); the supervisor sends responses and orders. A packet holds a word,
+//! arguments and file descriptors.
 
 use std::fmt;
 use std::fs::File;
@@ -27,13 +28,13 @@ use rustix::process::{Pid, Signal};
 /// The environment variable that marks a process as the server; its value is the supervisor's process id.
 pub const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
 
-/// The environment variable in which the server gets its user and groups: the supervisor sets it before the server's program starts, so
-/// that nothing that arrives over the link decides it.
+/// The environment variable with the server's user and groups. The supervisor sets it before the server's
+/// program starts, so that data received over the link cannot change it.
 pub const IDENTITY: &str = "KOMAINU_IDENTITY";
 
-/// How long the other process may leave packets unread.
+/// Send timeout: how long the other process may leave packets unread.
 const SEND_MAX: Duration = Duration::from_secs(10);
-/// How long the server waits for an answer.
+/// Timeout for a response of the supervisor.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A received packet.
@@ -46,16 +47,16 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// The first word, and what follows it.
+    /// Splits the text into the first word and the rest.
     pub(crate) fn words(&self) -> (&str, &str) {
         self.text.split_once(' ').unwrap_or((&self.text, ""))
     }
 }
 
-/// Two connected ends.
+/// Creates a connected pair: the supervisor's end and the server's.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (supervisor, server) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -65,27 +66,28 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((supervisor, server))
 }
 
-/// A log of the configuration in force or of the one that is being loaded, opened by the supervisor.
+/// Opens a log through the supervisor; it must belong to the configuration in force or to the one being
+/// loaded.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// The supervisor cannot open it.
 pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
     let packet = link.ask(&LinkRequest::OpenLog(text_of(path)?), &[])?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
 }
 
-/// A path as an argument of a request.
+/// Converts a path to an argument of a request.
 ///
 /// # Errors
-/// It is no text: the configuration, which is text, does not name it.
+/// The path is not UTF-8: the configuration, which is UTF-8, cannot name it.
 pub(crate) fn text_of(path: &Path) -> io::Result<&str> {
     path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is no text", path.display())))
 }
 
-/// Sends a packet.
+/// Sends a packet; text beyond [`TEXT_BYTES_MAX`] is cut off.
 ///
 /// # Errors
-/// The system's; also where the other process leaves packets unread.
+/// The system's error; also if the other process leaves packets unread for 10 s.
 pub fn send(link: impl AsFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -104,10 +106,10 @@ pub fn send(link: impl AsFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::
     }
 }
 
-/// Waits for the next packet; `None` where the other process has ended.
+/// Waits for the next packet; `None` if the other process has ended.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
     let mut text = vec![0; TEXT_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -133,16 +135,16 @@ pub fn receive(link: impl AsFd) -> io::Result<Option<Packet>> {
     Ok(Some(Packet { text: String::from_utf8_lossy(&text).into_owned(), descriptors }))
 }
 
-/// Orders of the supervisor.
+/// Orders of the supervisor to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SupervisorOrder {
-    /// Finish what runs, and end; given twice, end.
+    /// Finish running requests and exit; a second one exits at once.
     Stop,
-    /// Ask for the configuration again, and take it over.
+    /// Request the configuration and load it.
     Reload,
-    /// Ask for the logs again: their files were moved away.
+    /// Request the logs again: their files were moved away.
     Reopen,
-    /// What has become of an upgrade.
+    /// Result of an upgrade.
     Upgraded(Result<String, String>),
 }
 
@@ -158,7 +160,7 @@ impl SupervisorOrder {
         }
     }
 
-    /// What is sent for it.
+    /// Text of the packet.
     pub fn text(&self) -> String {
         match self {
             SupervisorOrder::Stop => "stop".into(),
@@ -170,11 +172,11 @@ impl SupervisorOrder {
     }
 }
 
-/// The socket that another process has passed to this one as its standard input, if the environment variable `name` says so
-/// by the id of that process, which must be the parent.
+/// Takes the socket that the parent process passed as standard input. `None` unless the environment variable
+/// `name` is set; it must contain the parent's process id.
 ///
 /// # Errors
-/// Where the standard input is not what the environment promises.
+/// The standard input is no socket, or the variable does not name the parent.
 pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Some(other) = std::env::var_os(name) else { return Ok(None) };
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
@@ -183,16 +185,16 @@ pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     if other.to_str() != parent.as_deref() || peer.is_err() {
         return Err(io::Error::other(format!("{name} is set, and no server started this process")));
     }
-    // Started by another name, that of a link to this program.
+    // Otherwise the name would be that of the link to this program by which it was started.
     rustix::thread::set_name(c"komainu")?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     Ok(Some(socket))
 }
 
-/// The sockets of the listener at this place of the configuration that is being loaded, bound by the supervisor.
+/// Sockets of the listener with this index in the configuration being loaded, bound by the supervisor.
 ///
 /// # Errors
-/// Why they cannot be bound.
+/// The supervisor cannot bind them.
 pub fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     loop {
@@ -208,13 +210,13 @@ pub fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<Owne
     }
 }
 
-/// The server's end. Cheap to clone.
+/// The server's end of the link. Cheap to clone.
 #[derive(Clone)]
 pub struct SupervisorLink(Arc<SupervisorSocket>);
 
 struct SupervisorSocket {
     socket: OwnedFd,
-    /// One question at a time: the receiver of its answer.
+    /// Receiver of responses; locked for one request at a time.
     answers: Mutex<Receiver<Packet>>,
     incoming: Mutex<Option<Sender<Packet>>>,
     /// Orders received before [`SupervisorLink::listen`].
@@ -222,10 +224,10 @@ struct SupervisorSocket {
 }
 
 impl SupervisorLink {
-    /// The link of a process that a supervisor has started; `None` for all others.
+    /// Takes the link of a process that a supervisor has started; `None` in all other processes.
     ///
     /// # Errors
-    /// Where the standard input is not the link that the environment promises.
+    /// The standard input is not the link that the environment announces.
     pub(crate) fn inherited() -> io::Result<Option<SupervisorLink>> {
         let Some(socket) = inherited(ENVIRONMENT)? else { return Ok(None) };
         let (sender, answers) = channel();
@@ -238,11 +240,11 @@ impl SupervisorLink {
         Ok(Some(SupervisorLink(Arc::new(shared))))
     }
 
-    /// Asks for what a server needs to start, and returns every packet of the answer up to the one that is just `end`. To be called before
-    /// [`SupervisorLink::listen`].
+    /// Requests the state that a server needs to start; returns all packets of the response before `end`.
+    /// Call this before [`SupervisorLink::listen`].
     ///
     /// # Errors
-    /// The system's; where the supervisor has ended; its own error.
+    /// The system's error, or the supervisor has ended or reports an error.
     pub(crate) fn start(&self) -> io::Result<Vec<Packet>> {
         send(&self.0.socket, &LinkRequest::Start.to_string(), &[])?;
         let mut packets = Vec::new();
@@ -260,10 +262,11 @@ impl SupervisorLink {
         }
     }
 
-    /// Passes on orders from now on, and a [`SupervisorOrder::Stop`] once the supervisor has ended.
+    /// Starts a thread that passes orders to `obey`, and a [`SupervisorOrder::Stop`] once the supervisor has
+    /// ended.
     ///
     /// # Errors
-    /// Where there can be no thread.
+    /// The thread cannot be started.
     pub fn listen(&self, obey: impl Fn(SupervisorOrder) + Send + 'static) -> io::Result<()> {
         let link = self.clone();
         let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -273,7 +276,7 @@ impl SupervisorLink {
             while let Ok(Some(packet)) = receive(&link.0.socket) {
                 match SupervisorOrder::of(&packet.text) {
                     Some(order) => obey(order),
-                    // Nobody waits for an answer that is late.
+                    // The request of a late response has timed out.
                     None => _ = sender.as_ref().map(|sender| sender.send(packet)),
                 }
             }
@@ -282,13 +285,13 @@ impl SupervisorLink {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer. Descriptors of which more than one packet takes go ahead of it.
+    /// Sends a request and waits for the response. Descriptors that exceed one packet are sent ahead of it.
     ///
     /// # Errors
-    /// As [`SupervisorLink::start`]'s.
+    /// The link failed, the supervisor did not answer within 60 s, or it reports an error.
     pub fn ask(&self, request: &LinkRequest<'_>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Packet> {
         let answers = self.0.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A late answer to the previous question.
+        // Drop late responses to earlier requests.
         while answers.try_recv().is_ok() {}
         let mut pieces = descriptors.chunks(DESCRIPTORS_MAX);
         let last = pieces.next_back().unwrap_or_default();
@@ -301,13 +304,13 @@ impl SupervisorLink {
         }
     }
 
-    /// Sends a request that has no answer.
+    /// Sends a request that has no response.
     pub fn report(&self, request: &LinkRequest<'_>) {
         // A supervisor that has ended needs no report; the listening thread stops the server.
         let _ = send(&self.0.socket, &request.to_string(), &[]);
     }
 
-    /// What starts the processes of an application with a `user` of its own.
+    /// Creates the launcher of an application with a `user` of its own.
     pub fn launcher(&self, app: &str) -> AppLauncher {
         AppLauncher { link: self.clone(), app: app.to_owned() }
     }
@@ -319,7 +322,7 @@ impl fmt::Debug for SupervisorLink {
     }
 }
 
-/// For an application with a `user` of its own: the supervisor starts and ends its processes.
+/// Launcher for an application with a `user` of its own: the supervisor starts and ends its processes.
 #[derive(Debug)]
 pub struct AppLauncher {
     link: SupervisorLink,
@@ -339,7 +342,7 @@ impl Launcher for AppLauncher {
 
     fn signal(&self, process: BorrowedFd<'_>, signal: Signal) {
         let request = LinkRequest::Signal { app: &self.app, signal: signal.as_raw() };
-        // A supervisor that has ended has ended its processes.
+        // A supervisor that has ended has also ended its processes.
         let _ = send(&self.link.0.socket, &request.to_string(), &[process]);
     }
 
@@ -364,7 +367,7 @@ impl Launcher for AppLauncher {
 }
 
 impl SupervisorLink {
-    /// Resource usage of the supervisor; `None` where it does not answer.
+    /// Resource usage of the supervisor; `None` if it does not answer.
     pub fn supervisor_usage(&self) -> Option<Usage> {
         usage_of(&self.ask(&LinkRequest::OwnUsage, &[]).ok()?)
     }

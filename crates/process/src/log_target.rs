@@ -1,4 +1,4 @@
-//! The destination of a log in a server that may have a supervisor.
+//! Destinations of logs in a server that may have a supervisor.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::link::{self, SupervisorLink};
 use logging::remote::{RemoteTarget, host_name};
 use logging::sink::LogTarget;
 
-/// The target of a log; a file is opened by the supervisor, where there is one.
+/// The target of a log; the supervisor, if there is one, opens files.
 ///
 /// # Errors
-/// A file that it needs cannot be read.
+/// The file of header fields cannot be read.
 pub(crate) fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
     Ok(match (link.cloned(), sink) {
         (link, config::Sink::Otlp(otlp)) => {

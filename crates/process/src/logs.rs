@@ -1,4 +1,4 @@
-//! The logs that the server writes: opened, replaced by a reload, opened again after a rotation, and closed.
+//! The server's logs: opening, replacing them on a reload, reopening after a rotation, and closing.
 
 use std::io;
 use std::sync::mpsc::Sender;
@@ -12,34 +12,35 @@ use crate::log_target::target;
 use logging::notice::ErrorLog;
 use logging::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
 
-/// The access logs of a configuration, and its error log where that is another one.
+/// Access logs of a configuration, and its error log if that has changed.
 pub type OpenedLogs = (LogSinks, Option<LogSink>);
 
-/// Every log that the server writes. Cheap to clone.
+/// All logs of the server. Cheap to clone.
 #[derive(Clone)]
 pub struct Logs {
     access: Arc<Mutex<LogSinks>>,
     /// The error log.
     pub notices: ErrorLog,
     link: Option<SupervisorLink>,
-    /// The threads of destinations that no log names any more.
+    /// Threads of destinations that are no longer in use.
     left: Arc<Mutex<Vec<SinkThread>>>,
     reopening: Arc<Mutex<ReopenState>>,
 }
 
-/// Of the thread that opens files again.
+/// State of the thread that reopens files.
 #[derive(Default)]
 struct ReopenState {
     is_wanted: bool,
     is_running: bool,
-    /// Who waits for the result: what could not be opened.
+    /// Receivers of the result: the errors of files that could not be opened.
     askers: Vec<Sender<Vec<String>>>,
 }
 
 impl Logs {
-    /// Opens them, or has them opened by the supervisor, where there is one.
+    /// Opens the logs, through the supervisor if there is one. `again`: a server has served before this
+    /// process.
     pub fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
-        // A server that has served before continues, whatever has become of its logs.
+        // A server that has served before continues even if its logs cannot be opened.
         let open = if again { LogSink::open_or_stderr } else { LogSink::open };
         let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
         let errors = open(target(link, &config.log.errors)?)?;
@@ -57,7 +58,7 @@ impl Logs {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens what a new configuration writes to and `old` does not: the access logs, and the error log.
+    /// Opens the destinations of `new` that `old` does not have: access logs, and the error log.
     pub fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
         let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
         let access = LogSinks::new(new, &self.access(), open)?;
@@ -65,7 +66,7 @@ impl Logs {
         Ok((access, errors))
     }
 
-    /// Writes to other destinations from now on; cores take them over with the new configuration.
+    /// Switches to other destinations; cores adopt them with the new configuration.
     pub fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
         let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *access, sinks);
@@ -75,8 +76,8 @@ impl Logs {
         left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
     }
 
-    /// Opens log files again, on a thread of its own: it takes a moment, and delays neither a stop nor a reload. What is asked for
-    /// meanwhile is done once, afterwards. `asker` gets what could not be opened.
+    /// Reopens log files on a separate thread, so that it delays neither a stop nor a reload. Requests made
+    /// meanwhile are combined into one further run. `asker` receives the errors.
     pub fn reopen_soon(&self, asker: Option<Sender<Vec<String>>>) {
         let mut state = self.reopen_state();
         state.is_wanted = true;
@@ -89,7 +90,7 @@ impl Logs {
         let started = std::thread::Builder::new().name("log-reopen".into()).spawn(move || {
             while let Some(askers) = logs.takes_reopen() {
                 let faults = logs.reopen();
-                // Who has given up does not listen any more.
+                // A receiver may have given up waiting.
                 askers.iter().for_each(|asker| _ = asker.send(faults.clone()));
             }
         });
@@ -103,7 +104,7 @@ impl Logs {
         self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who waits for files to be opened again; where nobody has asked for it, the thread ends.
+    /// Takes the receivers of a requested run; `None` ends the thread.
     fn takes_reopen(&self) -> Option<Vec<Sender<Vec<String>>>> {
         let mut state = self.reopen_state();
         let is_wanted = std::mem::take(&mut state.is_wanted);
@@ -111,7 +112,7 @@ impl Logs {
         is_wanted.then(|| std::mem::take(&mut state.askers))
     }
 
-    /// Opens log files again; what was said before goes to the old ones. Returns what could not be opened.
+    /// Reopens log files; lines written before go to the old files. Returns the errors.
     fn reopen(&self) -> Vec<String> {
         let of_errors = self.notices.sink().reopen();
         let faults: Vec<String> =
@@ -122,7 +123,7 @@ impl Logs {
 
     /// Flushes and closes all logs.
     pub fn close(&self) {
-        // As if a second had passed: what is not logged now never is.
+        // Ends all periods of suppression, so that their counts are logged.
         self.notices.log_counts(Instant::now() + Duration::from_secs(1));
         let access = self.access();
         access.each().for_each(LogSink::begin_to_close);

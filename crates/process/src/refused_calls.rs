@@ -1,4 +1,4 @@
-//! Lists of system calls, and filters that refuse them (seccomp).
+//! Lists of system calls, and seccomp filters that refuse them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,8 +9,8 @@ use seccompiler::{
     sock_filter,
 };
 
-/// System calls that neither serve requests nor belong in an application: they administer the machine, look into other
-/// processes, or are known for holes in the kernel behind them.
+/// System calls that neither serve requests nor belong in an application: they administer the machine, access
+/// other processes, or are known for kernel vulnerabilities.
 pub(crate) const ADMINISTRATION: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -65,7 +65,8 @@ pub(crate) const ADMINISTRATION: &[libc::c_long] = &[
     libc::SYS_kexec_file_load,
 ];
 
-/// System calls that a serving thread has no use for either: other programs, other users, signals.
+/// System calls that a serving thread does not need either: starting programs, changing users, sending
+/// signals.
 pub(crate) const OF_OTHERS: &[libc::c_long] = &[
     libc::SYS_capset,
     libc::SYS_execve,
@@ -92,8 +93,8 @@ pub(crate) const OF_OTHERS: &[libc::c_long] = &[
     libc::SYS_mknod,
 ];
 
-/// System calls that change modes, owners, times and extended attributes of files. By a descriptor too: one that is open for reading
-/// suffices.
+/// System calls that change modes, owners, times and extended attributes of files. Those that take a
+/// descriptor are included, because one opened for reading suffices.
 pub(crate) const ATTRIBUTES: &[libc::c_long] = &[
     FCHMODAT2,
     FILE_SETATTR,
@@ -124,17 +125,17 @@ pub(crate) const ATTRIBUTES: &[libc::c_long] = &[
     libc::SYS_utimes,
 ];
 
-/// Numbers that newer kernels have on every architecture.
+/// Numbers of recent system calls, equal on all architectures.
 const FCHMODAT2: libc::c_long = 452;
 const SETXATTRAT: libc::c_long = 463;
 const REMOVEXATTRAT: libc::c_long = 466;
 const FILE_SETATTR: libc::c_long = 469;
 
-/// Requests of ioctl(2) that change attributes of files: FS_IOC_SETFLAGS, its form for 32 bits, and FS_IOC_FSSETXATTR.
+/// ioctl(2) requests that change file attributes: FS_IOC_SETFLAGS, its 32-bit form, and FS_IOC_FSSETXATTR.
 const ATTRIBUTE_REQUESTS: [u64; 3] = [0x4008_6602, 0x4004_6602, 0x401c_5820];
 
-/// Memory, semaphores and messages that all processes of a user share by number or name, which Landlock does not know. shmdt(2) only gives
-/// up what the process has.
+/// System calls for memory, semaphores and message queues that all processes of a user share by number or
+/// name, which Landlock does not restrict. shmdt(2) is allowed: it only detaches the process's own memory.
 pub(crate) const SHARED_BY_USER: &[libc::c_long] = &[
     libc::SYS_kcmp,
     libc::SYS_mq_getsetattr,
@@ -158,7 +159,8 @@ pub(crate) const SHARED_BY_USER: &[libc::c_long] = &[
     libc::SYS_shmget,
 ];
 
-/// System calls that change limits and scheduling of the process or thread that this argument names; 0 is the caller.
+/// System calls that change limits or scheduling, with the index of the argument that names the process or
+/// thread; 0 is the caller.
 const OF_PROCESSES: [(libc::c_long, u8); 7] = [
     (libc::SYS_ioprio_set, 1),
     (libc::SYS_prlimit64, 0),
@@ -168,10 +170,10 @@ const OF_PROCESSES: [(libc::c_long, u8); 7] = [
     (libc::SYS_sched_setscheduler, 0),
     (libc::SYS_setpriority, 1),
 ];
-/// `which` of ioprio_set(2) for one process. That of setpriority(2) is 0.
+/// `which` of ioprio_set(2) for a single process; for setpriority(2) that is 0.
 const IOPRIO_WHO_PROCESS: u64 = 1;
 
-/// Flags of clone(2) that make namespaces: within one of users a process has all capabilities.
+/// clone(2) flags that create namespaces: in a user namespace a process has all capabilities.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -182,29 +184,30 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Commands of fcntl(2), and requests of ioctl(2), by which the kernel signals a process that the caller names, when a descriptor is
-/// ready: F_SETOWN, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
+/// Commands of fcntl(2) and requests of ioctl(2) that make the kernel signal a given process when a
+/// descriptor becomes ready: F_SETOWN, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
 const OWNER_COMMANDS: [u64; 2] = [8, 15];
 const OWNER_REQUESTS: [u64; 2] = [0x8901, 0x8902];
 
-/// System calls that signal other processes, beside kill(2) and tgkill(2).
+/// System calls that signal other processes, besides kill(2) and tgkill(2).
 const SIGNALS: &[libc::c_long] =
     &[libc::SYS_pidfd_send_signal, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_tkill];
 
-/// What a filter refuses.
+/// System calls that a filter refuses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RefusedCalls<'a> {
-    /// These system calls.
+    /// System calls refused for all arguments.
     pub(crate) calls: &'a [&'a [libc::c_long]],
     /// Sockets other than Unix sockets.
     pub(crate) network: bool,
-    /// Namespaces, and limits and scheduling of other processes and threads: a limit of CPU time would end the server. Threads of the
-    /// caller have ids too, by which a filter cannot tell them from others.
+    /// Creating namespaces, and changing limits or scheduling of other processes and threads: a limit of CPU
+    /// time would end the server. This includes other threads of the caller, whose ids a filter cannot
+    /// distinguish.
     pub(crate) of_others: bool,
-    /// Attributes of files by ioctl(2).
+    /// Changing file attributes by ioctl(2).
     pub(crate) attributes: bool,
-    /// Signals to other processes, where the kernel does not keep them within the sandbox. The processes of these ids get none of
-    /// tgkill(2) either, by which threads of one process signal each other.
+    /// Signals to other processes, for kernels that do not confine them to the sandbox. tgkill(2), by which
+    /// threads of one process signal each other, is refused only for these process ids.
     pub(crate) signals_to: Option<&'a [u32]>,
 }
 
@@ -224,7 +227,7 @@ fn refuse(
     Ok(())
 }
 
-/// A filter that fails what is refused with EPERM.
+/// Compiles a filter; refused calls fail with EPERM.
 pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let mut rules = CallRules::new();
@@ -248,7 +251,7 @@ pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
             .try_for_each(|number| refuse(&mut rules, libc::SYS_ioctl, 1, Eq, *number))?;
     }
     if let Some(processes) = refused.signals_to {
-        // 0 is the caller's own group.
+        // 0 is the caller's own process group.
         refuse(&mut rules, libc::SYS_kill, 0, Ne, 0)?;
         for pid in processes {
             refuse(&mut rules, libc::SYS_tgkill, 0, Eq, u64::from(*pid))?;
@@ -257,7 +260,7 @@ pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
         OWNER_REQUESTS.iter().try_for_each(|number| refuse(&mut rules, libc::SYS_ioctl, 1, Eq, *number))?;
         rules.extend(SIGNALS.iter().map(|call| (*call, Vec::new())));
     }
-    // A call without rules is refused whatever its arguments are.
+    // A call without rules is refused for all arguments.
     rules.extend(refused.calls.iter().copied().flatten().map(|call| (*call, Vec::new())));
     let mut program = compiled(rules, libc::EPERM)?;
     if cfg!(target_arch = "x86_64") {
@@ -266,7 +269,8 @@ pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     Ok(program)
 }
 
-/// A filter that hides clone3(2), whose flags are in memory, where no filter sees them: the C library uses clone(2) instead.
+/// A filter that hides clone3(2), because seccomp cannot inspect its flags, which are in memory. The C
+/// library falls back to clone(2).
 pub(crate) fn without_clone3() -> io::Result<BpfProgram> {
     compiled(CallRules::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)
 }
@@ -282,11 +286,11 @@ fn failed(error: seccompiler::BackendError) -> io::Error {
     io::Error::other(format!("seccomp: {error}"))
 }
 
-/// The beginning of a filter that refuses the x32 ABI, where the kernel has that: the same calls by other numbers, from 0x40000000 up.
+/// Prologue of a filter that refuses the x32 ABI: the same calls with numbers from 0x40000000.
 const OTHER_NUMBERS: [sock_filter; 3] = [
-    // The number of the call.
+    // Loads the number of the call.
     sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
-    // Skips the next instruction where it is less.
+    // Skips the next instruction if the number is less.
     sock_filter { code: 0x35, jt: 0, jf: 1, k: 0x4000_0000 },
     // SECCOMP_RET_ERRNO with EPERM.
     sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0001 },
@@ -298,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// Has the kernel signal a process when input arrives.
+    /// Makes the kernel signal a process when input arrives.
     const OWNER: &str = "print '8: ', fcntl(STDIN, 8, $ARGV[0]) ? 'done' : $!";
 
     #[test]

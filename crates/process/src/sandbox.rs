@@ -1,10 +1,10 @@
-//! Rights that threads and processes give up: files outside of some folders (Landlock), and system calls that they have no use
-//! for (seccomp).
+//! Restrictions of threads and processes: file access outside of some directories (Landlock), and unused
+//! system calls (seccomp).
 //!
-//! A restriction holds for the thread that makes it and for what that starts, and cannot be taken back. The server's
-//! serving threads restrict themselves; the others (they start workers, open logs and start an upgrade) do not, as workers
-//! would inherit it. Processes of an application with a `sandbox` are started by `komainu confine`, which restricts itself
-//! and becomes the worker's program.
+//! A restriction applies to the calling thread and everything it starts, and cannot be removed. The server's
+//! serving threads restrict themselves. Other threads, which start workers, open logs and start an upgrade,
+//! do not, because workers would inherit the restriction. Processes of an application with a `sandbox` are
+//! started by `komainu confine`, which restricts itself and then executes the worker's program.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,12 +27,12 @@ use crate::refused_calls::{
 };
 use crate::temporary_folder::{TemporaryFolder, folder_name};
 
-/// The newest version of Landlock whose rights are used; an older kernel enforces those that it knows.
+/// The latest Landlock ABI whose rights are used; an older kernel enforces the ones that it supports.
 const LANDLOCK: ABI = ABI::V5;
 
-/// The devices that a confined application may use: any other one may be a terminal, or a disk.
+/// Devices that a confined application may use; others may be terminals or disks.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// What every program reads: itself, its libraries and settings, and what the kernel reports.
+/// Paths that every program reads: itself, its libraries and settings, and data of the kernel.
 const SYSTEM: [&str; 11] = [
     "/bin",
     "/etc",
@@ -47,21 +47,21 @@ const SYSTEM: [&str; 11] = [
     "/usr",
 ];
 
-/// What the serving threads restrict themselves to. Cheap to clone.
+/// Restrictions of the serving threads. Cheap to clone.
 #[derive(Clone)]
 pub struct Sandbox(Option<Arc<ThreadRules>>);
 
 struct ThreadRules {
-    /// Folders that the server writes to while it serves.
+    /// Directories that the server writes to while it serves.
     written: Vec<PathBuf>,
     calls: BpfProgram,
 }
 
 impl Sandbox {
-    /// The one of a configuration, whose temporary files are in `temporary`.
+    /// Creates the sandbox of a configuration; `temporary` is the directory of temporary files.
     ///
     /// # Errors
-    /// Where this machine's system calls are not known.
+    /// The system calls of this machine's architecture are not known.
     pub fn new(config: &Config, temporary: PathBuf) -> io::Result<Sandbox> {
         if !config.sandbox {
             return Ok(Sandbox(None));
@@ -73,17 +73,17 @@ impl Sandbox {
         Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
     }
 
-    /// Restricts this thread and what it starts: it writes to no other folder, starts no program, and makes none of some
-    /// system calls.
+    /// Restricts this thread and everything it starts: no writing outside of its directories, no execution of
+    /// programs, and none of the refused system calls.
     ///
     /// # Errors
-    /// Where the kernel knows them and refuses.
+    /// The kernel supports the restrictions but refuses to apply them.
     pub fn restrict_thread(&self) -> io::Result<()> {
         let Some(rules) = &self.0 else { return Ok(()) };
         rules.restrict().map(drop)
     }
 
-    /// What the kernel enforces, for people, as a thread finds out that tries it.
+    /// Describes what the kernel enforces, determined by a thread that restricts itself.
     pub fn description(&self) -> String {
         let Some(rules) = self.0.clone() else { return "off (`sandbox = false`)".into() };
         let tried = std::thread::spawn(move || rules.restrict()).join();
@@ -111,8 +111,8 @@ impl ThreadRules {
     }
 }
 
-/// Restricts these rights to the paths beneath which they are granted, and what leaves the sandbox to `scopes`; a path that is not there
-/// grants nothing.
+/// Limits the rights `handled` to the granted paths, and communication with other processes by `scopes`. A
+/// missing path grants nothing.
 fn restrict(
     handled: BitFlags<AccessFs>,
     scopes: BitFlags<Scope>,
@@ -129,24 +129,25 @@ fn restrict(
     Ok(ruleset.restrict_self()?.ruleset)
 }
 
-/// Whether this kernel keeps signals and connections to abstract sockets within a sandbox (Landlock ABI 6, Linux 6.12).
+/// Whether this kernel confines signals and connections to abstract sockets to a sandbox (Landlock ABI 6,
+/// Linux 6.12).
 fn has_scopes() -> bool {
     let scoped = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     scoped.scope(Scope::Signal | Scope::AbstractUnixSocket).is_ok()
 }
 
-/// The command that starts a program of an application with this sandbox; `reads` is what the program itself is made of, and `interpreter`
-/// the path of what runs it.
+/// Builds the command that starts an application's program in this sandbox. `reads` are the program's own
+/// files, `interpreter` is the program that runs them.
 ///
 /// # Errors
-/// A path of the sandbox that the application can lead elsewhere.
+/// A path of the sandbox leads through a symbolic link that an application can replace.
 pub fn confined(
     sandbox: &config::AppSandbox,
     reads: Vec<PathBuf>,
     interpreter: Option<PathBuf>,
     command: Vec<OsString>,
 ) -> Result<Vec<OsString>, String> {
-    // The program is started in the application's folder.
+    // The program is started in the application's directory, so relative paths would change.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let (reads, interpreter) = match &sandbox.read {
         Some(given) => (reads.into_iter().chain(given.iter().cloned()).map(absolute).collect(), interpreter),
@@ -163,7 +164,7 @@ pub fn confined(
         write: &writes,
         written_by_others: &others,
     };
-    // The program's start opens them again, as its user: here an error can still be returned.
+    // `komainu confine` opens them again, as the application's user; here an error can still be returned.
     GrantedPaths::open(paths)?;
     let mut arguments: Vec<OsString> = vec!["/proc/self/exe".into(), "confine".into()];
     let mut path = |flag: &str, path: PathBuf| arguments.extend([flag.into(), path.into_os_string()]);
@@ -180,10 +181,10 @@ pub fn confined(
     Ok(arguments.into_iter().chain(["--".into()]).chain(command).collect())
 }
 
-/// `komainu confine`: gives up rights, and becomes the program. Returns only where that fails.
+/// Runs `komainu confine`: applies the restrictions and executes the program. Returns only on failure.
 ///
 /// # Errors
-/// Where the kernel has no Landlock or seccomp; where there is no such program.
+/// The kernel lacks Landlock or seccomp, or the program cannot be executed.
 pub fn confine(arguments: &Confine) -> Result<(), String> {
     let (read, write) = (AccessFs::from_read(LANDLOCK), AccessFs::from_write(LANDLOCK));
     let devices = DEVICES.map(PathBuf::from);
@@ -214,7 +215,7 @@ pub fn confine(arguments: &Confine) -> Result<(), String> {
     if status == RulesetStatus::NotEnforced {
         return Err("sandbox: this kernel has no Landlock: remove `sandbox` of this application".into());
     }
-    // The server, or the prototype's parent where it has a supervisor: both are ancestors of this process.
+    // The server, or the prototype's parent if there is a supervisor; both are ancestors of this process.
     let ancestors =
         [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
     let attributes = if arguments.attributes { &[] } else { ATTRIBUTES };
@@ -237,7 +238,7 @@ pub fn confine(arguments: &Confine) -> Result<(), String> {
     Err(format!("sandbox: cannot start {}: {error}", program.display()))
 }
 
-/// A temporary folder for the application, unless its sandbox grants the usual one.
+/// The application's own temporary directory; `None` if its sandbox grants the usual one.
 fn temporary_folder(granted: &GrantedPaths) -> Option<TemporaryFolder> {
     let usual = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let app = std::env::var("KOMAINU_APP").ok().filter(|_| !granted.may_write(&usual))?;
@@ -245,7 +246,7 @@ fn temporary_folder(granted: &GrantedPaths) -> Option<TemporaryFolder> {
     TemporaryFolder::below(&usual, &name).or_else(|_| TemporaryFolder::below(Path::new("/tmp"), &name)).ok()
 }
 
-/// The process that serves, as workers get it.
+/// Process id of the server, from the environment of the worker.
 fn server_pid() -> u32 {
     std::env::var("KOMAINU_SERVER").ok().and_then(|pid| pid.parse().ok()).unwrap_or_default()
 }
@@ -257,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs it in a thread with a sandbox that allows writing to `folder`.
+    /// Runs `run` in a thread with a sandbox that allows writing to `folder`.
     fn restricted<T: Send + 'static>(
         folder: &std::path::Path,
         run: impl FnOnce() -> T + Send + 'static,
@@ -302,7 +303,7 @@ mod tests {
             ),
             false => _ = writeln!(io::stderr(), "SKIPPED: this kernel has no Landlock"),
         }
-        // This thread, which has started it, is not restricted.
+        // This thread is not restricted.
         fs::write(outside.join("b"), "b").unwrap();
         assert!(Command::new("true").status().unwrap().success());
         fs::remove_dir_all(&base).unwrap();

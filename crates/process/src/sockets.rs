@@ -1,4 +1,4 @@
-//! Listening sockets that another process has bound: systemd, or the server that this one replaces.
+//! Listening sockets bound by another process: systemd, or the server that this one replaces.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use net::{Bind, Listen, Listener};
 
 use logging::notice::ErrorLog;
 
-/// Such sockets, by their addresses.
+/// Inherited sockets, by address.
 #[derive(Debug, Default)]
 pub struct GivenSockets(Vec<GivenListener>);
 
@@ -21,21 +21,21 @@ struct GivenListener {
 }
 
 impl GivenSockets {
-    /// Adds a socket that systemd has bound; its file stays systemd's.
+    /// Adds a socket bound by systemd, which keeps the ownership of its file.
     ///
     /// # Errors
-    /// The system's; where it is not bound.
+    /// The system's error, or the socket is not bound.
     pub(crate) fn add_of_systemd(&mut self, socket: OwnedFd) -> io::Result<()> {
         self.add(vec![socket], false, None)?;
         self.0.iter_mut().for_each(|given| given.of_systemd = true);
         Ok(())
     }
 
-    /// Adds sockets of one address. Whether the file of a Unix socket is removed once nobody listens on it; its path, where the
-    /// kernel knows it by another one.
+    /// Adds sockets of one address. `owns_file`: remove the file of a Unix socket once no process listens on
+    /// it. `path`: the file's path if the socket was bound by a different name.
     ///
     /// # Errors
-    /// The system's; where they are not bound.
+    /// The system's error, or the sockets are not bound.
     pub(crate) fn add(
         &mut self,
         sockets: Vec<OwnedFd>,
@@ -51,13 +51,13 @@ impl GivenSockets {
         Ok(())
     }
 
-    /// Their addresses.
+    /// Addresses of the sockets.
     pub fn addresses(&self) -> Vec<Bind> {
         self.0.iter().map(|given| given.address.clone()).collect()
     }
 
-    /// The sockets for these addresses, which are taken out; `None` for an address that has none. A port that the kernel
-    /// is to choose may be any that is left.
+    /// Removes and returns the sockets for these addresses; `None` for an address without any. An address
+    /// with port 0 takes any remaining port.
     pub fn take(&mut self, wanted: &[Listen]) -> Vec<Option<TakenSockets>> {
         let mut taken: Vec<Option<TakenSockets>> = wanted.iter().map(|_| None).collect();
         for chosen in [false, true] {
@@ -73,7 +73,7 @@ impl GivenSockets {
 }
 
 impl GivenSockets {
-    /// Says which sockets of systemd's were not taken.
+    /// Warns about sockets of systemd that were not taken.
     pub fn warn_of_unused(&self, notices: &ErrorLog) {
         for GivenListener { address, .. } in self.0.iter().filter(|given| given.of_systemd) {
             let text =
@@ -82,7 +82,7 @@ impl GivenSockets {
         }
     }
 
-    /// Closes those that were not taken, and removes their files.
+    /// Closes the remaining sockets, and removes their files.
     pub fn discard(self) {
         for given in self.0 {
             if let (Bind::Unix(path), true) = (&given.address, given.owns_file) {
@@ -92,32 +92,32 @@ impl GivenSockets {
     }
 }
 
-/// The sockets of one address.
+/// Sockets of one address.
 #[derive(Debug)]
 pub struct TakenSockets {
     sockets: Vec<OwnedFd>,
-    /// The process that handed them over owns the file of the Unix socket until this one serves.
+    /// Whether the process that passed the sockets owns the Unix socket's file until this one serves.
     owns_file: bool,
 }
 
 impl TakenSockets {
-    /// A listener of them.
+    /// Creates a listener of these sockets.
     ///
     /// # Errors
-    /// Those of [`Listener::adopt`].
+    /// The errors of [`Listener::adopt`].
     pub fn adopt(self, listen: Listen) -> io::Result<Listener> {
         Listener::adopt(listen, self.sockets, self.owns_file)
     }
 }
 
-/// Whether a bound address is the one that is asked for, or one that the kernel may have `chosen` for it.
+/// Whether a bound address is the requested one, or, if `chosen`, has a port chosen by the kernel for it.
 fn fits(asked: &Bind, bound: &Bind, chosen: bool) -> bool {
     match (asked, bound) {
         (Bind::Tcp(asked), Bind::Tcp(bound)) => {
             asked.ip() == bound.ip() && (asked.port() == bound.port() || (chosen && asked.port() == 0))
         }
         (Bind::Any(asked), Bind::Any(bound)) => asked == bound || (chosen && *asked == 0),
-        // Where the machine has no IPv6.
+        // The machine has no IPv6.
         (Bind::Any(asked), Bind::Tcp(bound)) => {
             bound.ip().is_unspecified() && bound.is_ipv4() && *asked == bound.port()
         }

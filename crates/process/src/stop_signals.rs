@@ -1,20 +1,21 @@
-//! Signals to stop: which of them is a request of its own.
+//! Grouping of stop signals into requests.
 
 use std::time::{Duration, Instant};
 
-/// Signals within this time after a request to stop belong to it: systemd sends one to every process of a service, and shells and
-/// process managers send INT and TERM at once, or to the process and to its group.
+/// Period in which further signals belong to the same request: systemd signals every process of a service,
+/// and shells and process managers send INT and TERM together, or to the process and its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// What signals to stop have arrived.
+/// Stop signals received so far.
 #[derive(Debug, Default)]
 pub struct StopSignals {
-    /// When the last request began.
+    /// Time of the last request.
     since: Option<Instant>,
 }
 
 impl StopSignals {
-    /// Whether a signal that arrives now is a request of its own; the second request ends the server at once.
+    /// Whether a signal that arrives at `now` begins a new request; the second request ends the server at
+    /// once.
     pub fn is_request(&mut self, now: Instant) -> bool {
         let is_same = self.since.is_some_and(|since| now.saturating_duration_since(since) < SAME_REQUEST);
         if !is_same {

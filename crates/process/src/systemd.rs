@@ -1,4 +1,4 @@
-//! What systemd and a service say to each other: sockets that it has bound, and messages about the service's state
+//! Communication with systemd: inherited sockets, and notifications about the service's state
 //! (`sd_listen_fds`(3), `sd_notify`(3)).
 
 use std::io;
@@ -13,17 +13,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sockets::GivenSockets;
 
-/// The variables that are for this process alone.
+/// Environment variables for this process only.
 pub const OF_PROCESS: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
-/// The variables that are for the service's main process alone.
+/// Environment variables for the service's main process only.
 pub const OF_SERVICE: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
 
-/// The first of the descriptors.
+/// First inherited descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
-/// More than anybody passes.
+/// Maximum number of inherited descriptors, far above real use.
 const SOCKETS_MAX: i32 = 1024;
 
-/// The value of a variable, if another one says that it is meant for this process, or does not say.
+/// The value of variable `name`, unless variable `pid` contains the id of another process.
 fn own(name: &str, pid: &str) -> Option<String> {
     let value = std::env::var(name).ok()?;
     let own = getpid().as_raw_pid().to_string();
@@ -33,10 +33,10 @@ fn own(name: &str, pid: &str) -> Option<String> {
     }
 }
 
-/// The sockets that systemd has bound for this process; they stay its own, with their files.
+/// Takes the sockets that systemd has bound for this process; systemd keeps the ownership of their files.
 ///
 /// # Errors
-/// Where a descriptor is missing, or no bound socket.
+/// A descriptor is missing, or is no bound socket.
 pub fn sockets() -> io::Result<GivenSockets> {
     let mut given = GivenSockets::default();
     let count = match (std::env::var_os("LISTEN_PID"), own("LISTEN_FDS", "LISTEN_PID")) {
@@ -51,7 +51,7 @@ pub fn sockets() -> io::Result<GivenSockets> {
     }
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
     for descriptor in FIRST..FIRST + number {
-        // A copy that no child inherits, and the original closed: it has no owner that a type could name.
+        // Duplicates the descriptor with close-on-exec and closes the original, without unsafe code.
         let copy = pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty());
         let copy: OwnedFd = copy.map_err(|error| invalid(&format!("descriptor {descriptor}: {error}")))?;
         nix::unistd::close(descriptor)
@@ -61,12 +61,12 @@ pub fn sockets() -> io::Result<GivenSockets> {
     Ok(given)
 }
 
-/// Notifies systemd about the service. Without systemd it does nothing. Cheap to clone.
+/// Sender of notifications to systemd; does nothing without systemd. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Notifier(Option<std::sync::Arc<(UnixDatagram, SocketAddr)>>);
 
 impl Notifier {
-    /// To the socket that `NOTIFY_SOCKET` names.
+    /// Creates a notifier for the socket that `NOTIFY_SOCKET` names.
     pub fn of_environment() -> Notifier {
         let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let address = name.and_then(|name| match name.as_bytes() {
@@ -80,46 +80,45 @@ impl Notifier {
 
     fn send(&self, text: &str) {
         if let Some((socket, address)) = self.0.as_deref() {
-            // A service manager that has ended, or is behind, must not stop the server.
+            // A missing or blocked service manager must not stop the server.
             let _ = socket.send_to_addr(text.as_bytes(), address);
         }
     }
 
-    /// The service serves.
+    /// Reports that the service is ready.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// The service reads its configuration again; [`Notifier::ready`] ends that.
+    /// Reports that the configuration is being reloaded; [`Notifier::ready`] ends this state.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let us = now.tv_sec as i128 * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}\nSTATUS=reading the configuration again"));
     }
 
-    /// The service stops.
+    /// Reports that the service is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=finishing what runs");
     }
 
-    /// Another process is the service from now on.
+    /// Reports that another process has become the service's main process.
     pub fn main_process(&self, pid: u32) {
         self.send(&format!("MAINPID={pid}\nREADY=1\nSTATUS=process {pid} has taken over"));
     }
 
-    /// The service lives.
+    /// Resets the watchdog.
     pub fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 }
 
-/// A text in one line.
+/// Replaces control characters by spaces.
 fn line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// How often systemd wants to hear that the service lives: half of the time after which it would be killed. `None` without a
-/// watchdog.
+/// Interval for [`Notifier::alive`]: half of the watchdog timeout. `None` without a watchdog.
 pub fn watchdog() -> Option<Duration> {
     let us: u64 = own("WATCHDOG_USEC", "WATCHDOG_PID")?.parse().ok().filter(|us| *us > 0)?;
     Some(Duration::from_micros(us / 2))
@@ -137,7 +136,7 @@ mod tests {
         let notifier = Notifier(Some(std::sync::Arc::new((UnixDatagram::unbound().unwrap(), address))));
         std::fs::remove_file(&folder).unwrap();
         drop(receiver);
-        // Nobody listens at the path any more: nothing happens.
+        // No receiver is bound to the path: the message is dropped.
         notifier.ready("a");
         let receiver = UnixDatagram::bind(&folder).unwrap();
         notifier.ready("a\nFDSTORE=1");

@@ -1,8 +1,9 @@
-//! The temporary folder of a sandboxed application, where its sandbox grants none.
+//! The temporary directory of a sandboxed application whose sandbox grants none.
 //!
-//! Languages, their frameworks and workers keep uploads and long request bodies in files of the folder that TMPDIR names, `/tmp` by default.
-//! A sandbox that does not grant it gets a folder there that is its own. It stays from start to start: the processes of an application have
-//! no common end that could remove it as their user.
+//! Language runtimes, frameworks and workers store uploads and long request bodies in the directory named by
+//! TMPDIR, `/tmp` by default. An application whose sandbox does not grant it gets a directory of its own
+//! there. The directory is kept between starts: no event marks the end of all processes of an application at
+//! which it could be removed as their user.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,19 +13,19 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkdir, openat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// A folder that no other user can reach.
+/// A directory that no other user can access.
 pub(crate) struct TemporaryFolder {
-    /// Its path, for TMPDIR.
+    /// Path, for TMPDIR.
     pub(crate) path: PathBuf,
     opened: OwnedFd,
 }
 
 impl TemporaryFolder {
-    /// The folder `name` below `base`, made where it is missing. Where another user has made it, one with the number of this process behind its
-    /// name.
+    /// Opens the directory `name` below `base`, and creates it if it is missing. If that fails, because it
+    /// belongs to another user for example, the process id is appended to the name.
     ///
     /// # Errors
-    /// Where this process may make no folder there.
+    /// The directory cannot be created.
     pub(crate) fn below(base: &Path, name: &str) -> io::Result<TemporaryFolder> {
         TemporaryFolder::at(base.join(name))
             .or_else(|_| TemporaryFolder::at(base.join(format!("{name}-{}", std::process::id()))))
@@ -45,13 +46,13 @@ impl TemporaryFolder {
         }
     }
 
-    /// A path that leads to the folder as long as this lives, whatever becomes of its name.
+    /// A path that refers to the directory while `self` exists, even if it is renamed.
     pub(crate) fn granted(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.opened.as_raw_fd()).into()
     }
 }
 
-/// The name of an application's folder.
+/// The name of an application's temporary directory.
 pub(crate) fn folder_name(app: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let app: String = app.chars().take(64).map(plain).collect();

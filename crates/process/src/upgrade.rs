@@ -1,9 +1,10 @@
-//! The upgrade of a running server: the program is started again, gets the listening sockets, and takes over once it serves.
+//! Upgrade of a running server: a new process of the program receives the listening sockets and takes over
+//! once it serves.
 //!
-//! The successor is started with the arguments of this process, from the file that it was started from, which may be
-//! another program by now. It reads the configuration again. Its standard input is a socket of packets: it asks for the
-//! listening sockets, and reports that it serves, or why it cannot. Until it serves nothing changes; both accept from the
-//! same sockets for a moment then, so that no connection is refused.
+//! The successor is started with the arguments of this process, from the same path, at which another version
+//! may be installed, and loads the configuration. Its standard input is a packet socket: it requests the
+//! listening sockets, and reports that it serves, or why it cannot. Until it serves nothing changes. Then
+//! both processes accept from the same sockets for a moment, so that no connection is refused.
 
 use std::env;
 use std::io;
@@ -24,29 +25,31 @@ use crate::link::{self, Packet};
 use crate::sockets::GivenSockets;
 use crate::systemd;
 
-/// The environment variable that marks a process as a successor; its value is the process id of its predecessor.
+/// The environment variable that marks a process as a successor; its value is the process id of its
+/// predecessor.
 pub const ENVIRONMENT: &str = "KOMAINU_PREDECESSOR";
-/// Time that a successor has for everything but loading applications.
+/// Time limit for a successor's start, without loading applications.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Time for a process that has closed its end of the link to end.
+/// Time limit for the exit of a process that has closed its end of the link.
 const END_MAX: Duration = Duration::from_secs(5);
-/// The longest reason that is passed on, in characters.
+/// Maximum length of a reported reason, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
-/// How long a successor may take until it serves.
+/// Time limit for a successor to serve.
 pub fn start_max(config: &config::Config) -> Duration {
     START_MAX + config.apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
 }
 
-/// The program to start for an upgrade: the file that this process was started from. To be called at the start, before
-/// that is replaced; later calls return the same.
+/// The program to start for an upgrade: the file that this process was started from. Call this at the start,
+/// before the file is replaced; later calls return the same path.
 pub fn program() -> io::Result<PathBuf> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     if let Some(program) = PROGRAM.get() {
         return Ok(program.clone());
     }
     let current = env::current_exe()?;
-    // By its name, if that names it: a link to the program may be switched to the next version.
+    // Prefer the name in argv[0] if it refers to this program: a symbolic link may be switched to the next
+    // version.
     let name = env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let folders = env::var_os("PATH").unwrap_or_default();
     let named = match name.components().count() {
@@ -62,29 +65,29 @@ pub fn program() -> io::Result<PathBuf> {
     Ok(PROGRAM.get_or_init(|| program).clone())
 }
 
-/// What is said of an upgrade that worked.
+/// Message about a successful upgrade.
 pub fn taken_over(pid: u32) -> String {
     format!("upgrade: process {pid} has taken over; process {} finishes what runs", std::process::id())
 }
 
-/// What is said of one that did not.
+/// Message about a failed upgrade.
 pub fn failed(reason: &str) -> String {
     format!("the upgrade failed, and the old server continues: {reason}")
 }
 
-/// Copies of the sockets of a listener, to hand over.
+/// Duplicated sockets of a listener, to be passed to a successor.
 pub struct HandedSockets {
     sockets: Vec<OwnedFd>,
     owns_file: bool,
-    /// The path of a Unix socket that the kernel knows by another one.
+    /// The path of a Unix socket, if the socket was bound by a different one.
     path: Option<PathBuf>,
 }
 
 impl HandedSockets {
-    /// Those of `listener`.
+    /// Duplicates the sockets of `listener`.
     ///
     /// # Errors
-    /// Where there are no more descriptors.
+    /// The process has no free descriptors.
     pub fn of(listener: &Listener) -> io::Result<HandedSockets> {
         let sockets = listener.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
@@ -97,12 +100,12 @@ impl HandedSockets {
     }
 }
 
-/// Whether the kernel knows a socket by this path.
+/// Whether a socket is bound to this path.
 fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
     net::bound_address(socket).is_ok_and(|bound| bound == Bind::Unix(path.to_owned()))
 }
 
-/// A successor that was started.
+/// A started successor.
 pub struct Successor {
     process: Child,
     pidfd: OwnedFd,
@@ -111,10 +114,10 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Starts one.
+    /// Starts a successor.
     ///
     /// # Errors
-    /// Where it cannot be started, with the name of the program.
+    /// The program cannot be started; the message contains its path.
     pub fn start(handed: Vec<HandedSockets>) -> io::Result<Successor> {
         if rustix::process::getpid() == Pid::INIT {
             return Err(io::Error::other(
@@ -123,7 +126,7 @@ impl Successor {
         }
         let program = program()?;
         let doubt = trusted_path::replaceable_by_others(&program);
-        // One that is missing cannot be started either.
+        // A missing program is reported below.
         if let Some(why) = doubt
             .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) })?
         {
@@ -147,23 +150,23 @@ impl Successor {
         Ok(Successor { process, pidfd, link: ours, handed })
     }
 
-    /// Its process id.
+    /// Process id of the successor.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// A handle of its process, by which it can be killed.
+    /// Duplicates the process's pidfd, by which it can be killed.
     ///
     /// # Errors
-    /// Where there are no more descriptors.
+    /// The process has no free descriptors.
     pub fn pidfd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
 
-    /// Hands over the sockets, and waits until it serves. One that does not is ended.
+    /// Passes the sockets, and waits until the successor serves; otherwise kills it.
     ///
     /// # Errors
-    /// Why it does not, for people.
+    /// The reason for the failure, for the log.
     pub fn wait_until_ready(mut self, limit: Duration) -> Result<(), String> {
         let until = Instant::now() + limit;
         let mut reason = None;
@@ -188,9 +191,9 @@ impl Successor {
                 Err(error) => break error.to_string(),
             }
         };
-        // It fails only where the process has ended already.
+        // Fails only if the process has already ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        // So that no zombie stays.
+        // Reaps the process.
         let _ = self.process.wait();
         Err(outcome)
     }
@@ -207,7 +210,7 @@ impl Successor {
     fn hand_over(&self) -> io::Result<()> {
         for HandedSockets { sockets, owns_file, path } in &self.handed {
             let owned = if *owns_file { "owned" } else { "lent" };
-            // Servers of earlier versions understand the line without a path.
+            // Servers of earlier versions accept the line without a path.
             let path = path.as_deref().map(link::text_of).transpose()?;
             let line =
                 path.map_or_else(|| format!("listener {owned}"), |path| format!("listener {owned} {path}"));
@@ -220,7 +223,7 @@ impl Successor {
         link::send(&self.link, "end", &[])
     }
 
-    /// How it has ended.
+    /// Exit status, or a note that it still runs.
     fn end(&mut self) -> String {
         match is_readable(&self.pidfd, Instant::now() + END_MAX) {
             Ok(true) => {
@@ -243,17 +246,18 @@ fn is_readable(fd: &OwnedFd, until: Instant) -> io::Result<bool> {
     }
 }
 
-/// The process that this one is to replace.
+/// The process that this one replaces.
 #[derive(Clone, Debug)]
 pub struct Predecessor {
     link: Arc<OwnedFd>,
 }
 
 impl Predecessor {
-    /// In a process that was started for an upgrade: what replaces it, and the sockets that it hands over. `None` in all others.
+    /// Receives the listening sockets of the predecessor; `None` in a process that was not started for an
+    /// upgrade.
     ///
     /// # Errors
-    /// Where that fails.
+    /// The predecessor has ended, or speaks another version of the protocol.
     pub fn take() -> io::Result<Option<(Predecessor, GivenSockets)>> {
         let Some(link) = link::inherited(ENVIRONMENT)? else { return Ok(None) };
         let mut given = GivenSockets::default();
@@ -281,13 +285,13 @@ impl Predecessor {
         Ok(Some((Predecessor { link: Arc::new(link) }, given)))
     }
 
-    /// This process serves: the other one is to finish what runs, and end.
+    /// Reports that this process serves: the predecessor finishes running requests and exits.
     pub fn report_ready(&self) {
-        // Where it has ended, nobody is to be replaced.
+        // A predecessor that has ended needs no report.
         let _ = link::send(&*self.link, "ready", &[]);
     }
 
-    /// This process cannot serve.
+    /// Reports that this process cannot serve.
     pub fn report_failure(&self, reason: &str) {
         let _ = link::send(&*self.link, &format!("failed {reason}"), &[]);
     }

@@ -1,4 +1,5 @@
-//! What a user may do with a file by its mode, as the kernel decides: for warnings before a start, and for messages after a failure.
+//! File permissions of a user by the file's mode, for warnings before a start and for messages after a
+//! failure.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -8,19 +9,19 @@ use rustix::io::Errno;
 
 use crate::privilege::{Identity, name_in};
 
-/// What somebody wants to do with a file or folder.
+/// A permission on a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRight {
     /// Reading a file, or listing a directory.
     Read,
     /// Writing a file, or creating entries in a directory.
     Write,
-    /// Of a folder: look up what is in it.
+    /// Looking up entries of a directory (execute permission).
     Enter,
 }
 
 impl FileRight {
-    /// The bit of this right for others (chmod(2)).
+    /// The permission bit for others (chmod(2)).
     fn bit(self) -> u32 {
         match self {
             FileRight::Read => 0o4,
@@ -30,7 +31,8 @@ impl FileRight {
     }
 }
 
-/// Whether the user lacks a right for what is there. Where an access control list says more than the mode, nobody is said to lack one.
+/// Whether `user` lacks the permission on an existing file. Returns `false` for a missing file and where an
+/// access control list may grant more than the mode.
 pub fn lacks(path: &Path, user: &Identity, right: FileRight) -> bool {
     let Ok(found) = fs::metadata(path) else { return false };
     let place = if found.uid() == user.uid {
@@ -43,14 +45,14 @@ pub fn lacks(path: &Path, user: &Identity, right: FileRight) -> bool {
     user.uid != 0 && found.mode() & (right.bit() << place) == 0 && !has_access_list(path)
 }
 
-/// The uppermost folder on the way to a path that the user may not enter.
+/// Returns the topmost parent directory of `path` that the user cannot enter.
 pub fn closed_folder(path: &Path, user: &Identity) -> Option<PathBuf> {
     let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
     folders.reverse();
     folders.into_iter().find(|folder| lacks(folder, user, FileRight::Enter)).map(Path::to_owned)
 }
 
-/// `mode 0750, of root:www-data`.
+/// Mode and owner for messages: `mode 0750, of root:www-data`.
 pub fn shown(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else { return "mode unknown".to_owned() };
     shown_of(&found)
@@ -65,7 +67,8 @@ fn shown_of(found: &Metadata) -> String {
     format!("mode {:04o}, of {user}:{group}", found.mode() & 0o7777)
 }
 
-/// Why a user may not connect to a Unix socket that is there, and the remedy.
+/// Explains why a user cannot connect to an existing Unix socket, and the remedy. `None` if the mode allows
+/// it.
 pub fn refusal_of_socket(path: &Path, user: &Identity) -> Option<String> {
     let name = &user.name;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -86,12 +89,12 @@ pub fn refusal_of_socket(path: &Path, user: &Identity) -> Option<String> {
     })
 }
 
-/// Whether a folder is one of proc(5), where nobody makes files, root neither.
+/// Whether a directory belongs to proc(5), where not even root can create files.
 pub fn is_kernels(folder: &Path) -> bool {
     rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
-/// Whether an access control list says more than the mode.
+/// Whether the file has an access control list besides its mode.
 fn has_access_list(path: &Path) -> bool {
     let asked = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0; 256][..]);
     !matches!(asked, Err(Errno::NODATA | Errno::NOTSUP))

@@ -1,6 +1,7 @@
 //! Users, groups and their rights on files.
 //!
-//! It owns the change from root to the server's user and the judgement of file modes. It never gains a right, and knows nothing of HTTP.
+//! This crate owns the change from root to the server's user and the check of file modes. It never gains a
+//! privilege, and knows nothing of HTTP.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! The user that a server started as root serves as, and how a process gives up root's rights for good.
+//! The user that a server started as root switches to, and the irrevocable loss of root's privileges.
 
 use std::fs;
 use std::io;
@@ -13,16 +13,16 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// Default users of a server that was started as root; the first that exists is used: the user of Debian's web server
-/// packages, and the user without privileges that every system has.
+/// Default users of a server that was started as root; the first that exists is used. `www-data` is the user
+/// of Debian's web server packages.
 const USERS: [&str; 2] = ["www-data", "nobody"];
-/// The id of `nobody` where there is no list of users, as in a container with nothing but this program.
+/// User id of `nobody` if there is no `/etc/passwd`, as in a container that holds only this program.
 const NOBODY: u32 = 65_534;
 
-/// The user of this name or number; `None` for a number without an entry.
+/// Looks up a user by name or number; `None` for a number without an entry.
 ///
 /// # Errors
-/// There is no such user.
+/// There is no such user, or the lookup failed.
 pub fn user_of(user: &str) -> Result<Option<User>, String> {
     let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
     match (User::from_name(user).map_err(failed)?, user.parse()) {
@@ -32,7 +32,7 @@ pub fn user_of(user: &str) -> Result<Option<User>, String> {
     }
 }
 
-/// The id of the group of this name or number.
+/// Returns the id of a group given by name or number.
 ///
 /// # Errors
 /// There is no such group.
@@ -43,7 +43,7 @@ pub fn group_id(group: &str) -> Result<u32, String> {
     }
 }
 
-/// The environment variables that name a user and its home.
+/// The environment variables `HOME`, `USER` and `LOGNAME` of a user; `None` if the user has no entry.
 pub fn account(uid: u32) -> Option<[(&'static str, std::ffi::OsString); 3]> {
     let account = User::from_uid(uid.into()).ok()??;
     let name = || std::ffi::OsString::from(&account.name);
@@ -59,16 +59,16 @@ pub struct Identity {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Every group it belongs to, `gid` among them.
+    /// All groups of the process, starting with `gid`.
     pub groups: Vec<u32>,
 }
 
 impl Identity {
-    /// The user of this name or number, with the group of this name or number or else its own; and the groups that it
-    /// is a member of.
+    /// Looks up a user and its supplementary groups. `user` and `group` are names or numbers; without `group`
+    /// the user's primary group is used.
     ///
     /// # Errors
-    /// Which of them does not exist.
+    /// The user or the group does not exist.
     pub fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
         let known = user_of(user)?;
         let gid = match (group, &known) {
@@ -89,13 +89,13 @@ impl Identity {
         Ok(Identity { name: user.to_owned(), uid, gid, groups })
     }
 
-    /// The text of an identity, for [`Identity::parse`]: ids, groups and the name.
+    /// Serializes the identity for [`Identity::parse`]: ids, groups and the name.
     pub fn text(&self) -> String {
         let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
         format!("{} {} {} {}", self.uid, self.gid, groups.join(","), self.name)
     }
 
-    /// The identity of such a text; `None` for others.
+    /// Parses the output of [`Identity::text`]; `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Identity> {
         let mut words = text.splitn(4, ' ');
         let mut word = || words.next();
@@ -104,7 +104,7 @@ impl Identity {
         Some(Identity { name: word()?.to_owned(), uid, gid, groups })
     }
 
-    /// The user of this process. Its name is a number where no list of this machine has it.
+    /// The user of this process. Without an entry in `/etc/passwd` the name is the number.
     pub fn of_process() -> Identity {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mut groups = vec![gid];
@@ -113,12 +113,13 @@ impl Identity {
         Identity { name: name_in(&list, uid).unwrap_or_else(|| uid.to_string()), uid, gid, groups }
     }
 
-    /// As root: makes a folder for this user. One that is there is given to the user only while it is empty.
+    /// Creates a directory owned by this user; requires root. An existing directory is given to the user only
+    /// if it belongs to root and is empty.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// The directory cannot be created or opened.
     pub fn make_folder(&self, path: &Path) -> io::Result<()> {
-        // What is opened here is what changes its owner, whatever the path names by then.
+        // fchown changes the directory that was opened, even if the path is replaced meanwhile.
         let folder = net::trusted_path::make_folder(path, Mode::RWXU)?;
         let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
         let is_entry = |name: &std::ffi::CStr| name != c"." && name != c"..";
@@ -131,7 +132,7 @@ impl Identity {
         Ok(())
     }
 
-    /// The user for a server that was started as root and names none.
+    /// The default user of a server that was started as root.
     fn default_for_root() -> Identity {
         USERS.iter().find_map(|user| Identity::named(user, None).ok()).unwrap_or_else(|| Identity {
             name: NOBODY.to_string(),
@@ -142,8 +143,8 @@ impl Identity {
     }
 }
 
-/// The name of a user or group in a list as passwd(5) and group(5) have it. The system's own look-up may ask other machines, for
-/// which a thread that serves must not wait.
+/// Finds the name of a user or group in the text of passwd(5) or group(5). getpwuid(3) may query the network,
+/// which would block a serving thread.
 pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
     list.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -152,19 +153,19 @@ pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
     })
 }
 
-/// How the server runs with regard to privileges.
+/// The outcome of [`rights`]: change the user, or keep it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// Another process, with the rights of this user, serves.
+    /// Another process serves, as this user.
     Drop(Identity),
-    /// This process serves, as the user that started it; with a warning for the log if there is reason.
+    /// This process serves, as the user that started it; with a warning for the log where one is due.
     Keep(Option<String>),
 }
 
-/// Decides by the configuration and by who this process is. `stays` keeps root where no user is named.
+/// Decides from the configuration and the user of this process. `stays` keeps root if no user is configured.
 ///
 /// # Errors
-/// Why the configured user cannot be used.
+/// The configured user does not exist, or this process may not change its user.
 pub fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
     let root = rustix::process::geteuid().is_root();
     let (user, group) = (config.user.as_deref(), config.group.as_deref());
@@ -202,11 +203,11 @@ pub fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
     }
 }
 
-/// Changes every thread of this process to the user, for good: no capability, an empty bounding set, and no_new_privs, so
-/// that set-user-id programs grant no privileges. To be called while the process has one thread.
+/// Changes this process to `identity` irrevocably: no capabilities, an empty bounding set, and no_new_privs,
+/// so that set-user-id programs grant no privileges. Call this while the process has a single thread.
 ///
 /// # Errors
-/// What the system refused.
+/// A system call failed, or privileges remain.
 pub fn become_user(identity: &Identity) -> io::Result<()> {
     empty_bounding_set();
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
@@ -224,32 +225,33 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
     }
 }
 
-/// Gives up the capabilities that a process has without being root, such as those of systemd's `AmbientCapabilities`:
-/// its workers would inherit them. To be called while the process has one thread.
+/// Drops the capabilities of a process that is not root, such as those of systemd's `AmbientCapabilities`:
+/// workers would inherit them. Call this while the process has a single thread.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call failed.
 pub fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
-/// Keeps processes that this thread starts from gaining privileges; the thread keeps its own.
+/// Prevents processes started by this thread from gaining privileges; the thread keeps its own.
 ///
 /// # Errors
-/// What the system refused.
+/// The system call failed.
 pub fn restrict_children() -> io::Result<()> {
     empty_bounding_set();
     Ok(set_no_new_privs(true)?)
 }
 
-/// Where it may not be emptied (a container without CAP_SETPCAP), no_new_privs keeps anybody from gaining what is in it.
+/// Empties the capability bounding set. If that is not permitted (a container without CAP_SETPCAP),
+/// no_new_privs still prevents programs from gaining the remaining capabilities.
 fn empty_bounding_set() {
     for bit in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // EINVAL: the kernel has no more; EPERM: it may not.
+            // EINVAL: no further capabilities exist; EPERM: CAP_SETPCAP is missing.
             Err(Errno::INVAL | _) => break,
         }
     }

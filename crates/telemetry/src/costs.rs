@@ -1,5 +1,6 @@
-//! Which costs of requests are measured: all of them for clients that are shown them, for logs that name them and for recorded traces;
-//! and the CPU time of each sixty-fourth request, from which metrics are estimated.
+//! Selection of the request costs to measure: all of them for clients that receive `Server-Timing`, for logs
+//! that contain them and for sampled traces; and the CPU time of every 64th request, from which metrics are
+//! estimated.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,20 +11,20 @@ use net::{CpuMeter, Exchange, MeasuredCosts, Sources};
 
 use engine::clients::proxies::sources;
 
-/// One in so many requests is measured for metrics.
+/// Interval at which requests are measured for metrics.
 const SAMPLE_EVERY: u32 = 64;
 
-/// What a configuration has measured.
+/// Measurements that a configuration requires.
 #[derive(Default)]
 pub struct CostPlan {
-    /// The clients that get `Server-Timing`.
+    /// Clients that receive `Server-Timing`.
     shown_to: Option<Sources>,
-    /// What logs show of every request.
+    /// Costs that logs contain for every request.
     logged: MeasuredCosts,
 }
 
 impl CostPlan {
-    /// The costs that `config` needs.
+    /// Determines the costs that `config` requires.
     pub fn new(config: &Config) -> CostPlan {
         let shown_to = (!config.server_timing.is_empty()).then(|| sources(&config.server_timing));
         let sites = 0..config.sites.len();
@@ -31,7 +32,8 @@ impl CostPlan {
         CostPlan { shown_to, logged: logs.map(|log| logged(&log)).max().unwrap_or_default() }
     }
 
-    /// Decides what is measured of a request; `turn` counts the core's requests. `None` for nothing.
+    /// Decides what to measure for a request; `turn` counts the core's requests. `None` if nothing is
+    /// measured.
     pub fn begin(&self, x: &mut Exchange<'_>, turn: &Cell<u32>) -> Option<Rc<CpuMeter>> {
         let mut measured = self.logged;
         let request = x.request();
@@ -62,7 +64,7 @@ impl CostPlan {
     }
 }
 
-/// What a log shows of the costs of requests.
+/// Costs that a log contains.
 fn logged(log: &config::RequestLog) -> MeasuredCosts {
     let of = |variable: &Variable| match variable {
         Variable::Log(LogVariable::WorkerMemoryKib) => MeasuredCosts::All,

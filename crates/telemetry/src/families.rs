@@ -1,5 +1,5 @@
-//! What there is to measure at a moment, as families of metrics: the counts of requests, and what connections, memory, upstream servers,
-//! applications and certificates say. Labels come from the configuration alone, never from a client.
+//! Metric families at the time of a scrape: request counters, and the state of connections, memory, upstream
+//! servers, applications and certificates. Labels come from the configuration only, never from a client.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -22,7 +22,7 @@ use logging::access::stream::StreamEnd;
 pub struct WorkerMetrics {
     /// Name of the application.
     pub app: String,
-    /// Counted from 1; 0 for the prototype.
+    /// Number of the worker, from 1; 0 for the prototype.
     pub worker: usize,
     /// State of the worker, as `komainu status` shows it.
     pub state: String,
@@ -30,11 +30,11 @@ pub struct WorkerMetrics {
     pub pss_bytes: u64,
     /// CPU time in milliseconds.
     pub cpu_ms: u64,
-    /// Answered.
+    /// Number of requests answered.
     pub requests: u64,
 }
 
-/// Requests of an application now.
+/// Current requests of an application.
 #[derive(Debug)]
 pub struct AppQueue {
     /// Name of the application.
@@ -45,12 +45,12 @@ pub struct AppQueue {
     pub active: usize,
 }
 
-/// A limit on how often clients ask.
+/// A rate limit.
 #[derive(Debug)]
 pub struct LimitMetrics {
     /// The site of the limit.
     pub site: String,
-    /// Empty for a limit of a site.
+    /// The route of the limit; empty for a limit of a site.
     pub route: String,
     /// The key of the limit.
     pub limit: String,
@@ -66,7 +66,7 @@ pub struct LimitMetrics {
     pub bytes: u64,
 }
 
-/// What a queue holds, for operators.
+/// State of a route's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueMetrics {
     /// The site of the queue.
@@ -79,7 +79,7 @@ pub struct QueueMetrics {
     pub waiting: u64,
 }
 
-/// What is read from elsewhere at the time of a scrape.
+/// Values read from other components at the time of a scrape.
 #[derive(Debug)]
 pub struct Gauges {
     /// Counters of each core.
@@ -100,7 +100,7 @@ pub struct Gauges {
     pub workers: Vec<WorkerMetrics>,
     /// Queues of applications.
     pub app_queues: Vec<AppQueue>,
-    /// By application: workers that have ended in each way.
+    /// Ended workers by application and reason.
     pub exits: Vec<(String, [u64; WorkerExit::ALL.len()])>,
     /// Groups of upstream servers.
     pub upstreams: Vec<Arc<GroupShared>>,
@@ -110,25 +110,25 @@ pub struct Gauges {
     pub queues: Vec<QueueMetrics>,
     /// Counts of rules.
     pub rules: Vec<RuleCount>,
-    /// Name and expiry, in seconds since 1970.
+    /// Name and expiry of certificates, in seconds since 1970.
     pub certificates: Vec<(String, i64)>,
 }
 
-/// How the value of a family moves.
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FamilyKind {
-    /// It only grows.
+    /// A value that only increases.
     Counter,
-    /// It goes up and down.
+    /// A value that can go up and down.
     Gauge,
-    /// Durations by class.
+    /// Durations by bucket.
     Histogram,
 }
 
-/// Metrics of one name.
+/// Metrics with the same name.
 #[derive(Debug)]
 pub struct Family {
-    /// Without the `_total` that counters have.
+    /// Name without the suffix `_total` of counters.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: FamilyKind,
@@ -147,14 +147,14 @@ pub(crate) enum Sample {
     Durations(Box<DurationSample>),
 }
 
-/// Durations of all cores, and by classic class the latest one whose trace is recorded.
+/// Durations summed over all cores, and for each classic bucket the latest request with a sampled trace.
 #[derive(Clone, Debug)]
 pub(crate) struct DurationSample {
     pub(crate) counts: DurationCounts,
     pub(crate) traced: [Option<TracedRequest>; DURATION_CLASSES],
 }
 
-/// Everything there is to measure.
+/// Collects all metric families.
 pub fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
     requests(metrics)
         .into_iter()
@@ -169,7 +169,7 @@ pub fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
         .collect()
 }
 
-/// By class of durations: the latest request of any core whose trace is recorded.
+/// The latest request with a sampled trace on any core, by duration bucket.
 fn traced(cores: &[Arc<RouteCounters>]) -> [Option<TracedRequest>; DURATION_CLASSES] {
     let mut latest = [None::<TracedRequest>; DURATION_CLASSES];
     for core in cores {
@@ -287,7 +287,7 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
     ]
 }
 
-/// Streams, by their name and upstream server; none where there are no streams.
+/// Stream metrics by stream and upstream server; empty without streams.
 fn streams(metrics: &Metrics) -> Vec<Family> {
     let (mut connections, mut received, mut sent, mut ends) =
         (Rows::default(), Rows::default(), Rows::default(), Rows::default());
@@ -317,7 +317,7 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
     ]
 }
 
-/// Upstream servers by URL: groups that ask the same one count together.
+/// Upstream metrics by server URL: groups that share a server are counted together.
 fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
     let (mut requests, mut responses, mut failures) = (Rows::default(), Rows::default(), Rows::default());
     let (mut retries, mut ejections, mut active) = (Rows::default(), Rows::default(), Rows::default());
@@ -332,7 +332,8 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         let cores = group.counters(server);
         let labels = || vec![("server", url.to_owned())];
         let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
-        // Those that are over first: else one that ends meanwhile would count as less than none.
+        // Read the ended counter first: a request that ends meanwhile would otherwise be counted as ended
+        // only.
         let ended = sum(&|core| core.ended.value());
         let begun = sum(&|core| core.requests.value());
         requests.count(labels(), begun);
@@ -448,7 +449,7 @@ fn server(gauges: &Gauges) -> Vec<Family> {
 fn applications(gauges: &Gauges) -> Vec<Family> {
     let mut states: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
-    // While an application is loaded again, two workers of the same number live: they count together.
+    // While an application is reloaded, two workers may have the same number; they are counted together.
     let mut workers: BTreeMap<(&str, usize), [u64; 3]> = BTreeMap::new();
     for worker in &gauges.workers {
         *states.entry((&worker.app, &worker.state)).or_default() += 1;
@@ -473,7 +474,7 @@ fn applications(gauges: &Gauges) -> Vec<Family> {
     }
     for ((name, worker), [bytes, cpu_ms, answered]) in workers {
         let labels = vec![app(name), ("worker", worker.to_string())];
-        // The prototype answers none.
+        // The prototype answers no requests.
         if worker > 0 {
             requests.count(labels.clone(), answered);
         }
@@ -514,7 +515,7 @@ fn certificates(gauges: &Gauges) -> Vec<Family> {
     )]
 }
 
-/// Rules that few routes have.
+/// Metrics of the rules in [`FAMILIES`].
 fn rules(gauges: &Gauges) -> Vec<Family> {
     let family = |(name, help): (&'static str, &'static str)| {
         let mut rows = Rows::default();
@@ -526,7 +527,7 @@ fn rules(gauges: &Gauges) -> Vec<Family> {
     FAMILIES.into_iter().map(family).collect()
 }
 
-/// The queues of routes. Those of one label count together.
+/// Metrics of the queues of routes; queues with equal labels are summed.
 fn queues(gauges: &Gauges) -> Vec<Family> {
     let mut sums: BTreeMap<(&str, &str), [u64; 2]> = BTreeMap::new();
     for queue in &gauges.queues {
@@ -545,7 +546,7 @@ fn queues(gauges: &Gauges) -> Vec<Family> {
     ]
 }
 
-/// Limits on how often clients ask. Those of one name at routes of one label count together.
+/// Metrics of rate limits; limits with equal labels are summed.
 fn limits(gauges: &Gauges) -> Vec<Family> {
     let mut sums: BTreeMap<(&str, &str, &str, bool), [u64; 4]> = BTreeMap::new();
     for limit in &gauges.limits {

@@ -1,18 +1,18 @@
-//! The formats of `GET /metrics`, and which one a scraper gets.
+//! Formats of `GET /metrics`, and their negotiation.
 
-/// How metrics are written.
+/// Exposition format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsFormat {
-    /// Prometheus' text, 0.0.4.
+    /// Prometheus text format 0.0.4.
     Text,
     /// OpenMetrics 1.0 text.
     OpenMetrics,
-    /// Prometheus' messages, which alone have native histograms.
+    /// Prometheus protobuf format, the only one with native histograms.
     Protobuf,
 }
 
 impl MetricsFormat {
-    /// Its media type.
+    /// Media type of the format.
     pub fn media_type(self) -> &'static str {
         match self {
             MetricsFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -23,7 +23,7 @@ impl MetricsFormat {
         }
     }
 
-    /// The format that an `Accept` field prefers; of several that it likes as much, the one that says most.
+    /// The format that an `Accept` field prefers; among equal preferences, the most expressive one.
     pub fn accepted(field: &[u8]) -> MetricsFormat {
         let text = String::from_utf8_lossy(field).to_ascii_lowercase();
         let of_range = |range: &str| {

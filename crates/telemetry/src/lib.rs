@@ -1,6 +1,6 @@
-//! Counts, costs and spans of requests, and the formats in which they are exported.
+//! Metrics, costs and spans of requests, and their export formats.
 //!
-//! It owns the metrics. It never decides anything about a request.
+//! This crate owns the metrics. It never decides anything about a request.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,5 +1,6 @@
-//! What is counted of requests, by route. Each core writes cells of its own, which are summed when they are read: no request takes a lock or an
-//! atomic read-modify-write. Labels come from the configuration alone, never from a client.
+//! Request counters by route. Each core writes its own cells, which are summed when they are read, so
+//! counting takes no lock and no atomic read-modify-write. Labels come from the configuration only, never
+//! from a client.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -11,25 +12,25 @@ use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 use logging::access::stream::StreamEnd;
 
-/// Statuses are counted each: 100 to 599.
+/// Lowest status code that is counted; codes 100 to 599 are.
 pub const STATUS_MIN: u16 = 100;
 /// Number of status codes that are counted, from 100.
 pub const STATUSES: usize = 500;
 
-/// What requests are counted under.
+/// Labels under which requests are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteLabels {
     /// The first host of the site; `*` for the default site; empty for requests that no site answers.
     pub site: String,
-    /// The paths of the route; empty where no route answers.
+    /// The paths of the route; empty if no route matched.
     pub route: String,
-    /// `files`, `proxy`, `redirect`, `respond`, `split`, or `app` or `branch` with its name. Of a route with files and a handler for all other
-    /// requests both: `files, app shop`.
+    /// `files`, `proxy`, `redirect`, `respond`, `split`, `rewrite`, or `app` or `branch` with its name. A
+    /// route with files and a fallback handler has both: `files, app shop`.
     pub handler: String,
 }
 
 impl RouteLabels {
-    /// What the requests of a route are counted under.
+    /// The labels of a route.
     pub fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
         let branch = route.part_of.as_ref().and_then(|of| match &of.part {
             RoutePart::Branch(name) => Some(format!("branch {name}")),
@@ -54,20 +55,20 @@ impl RouteLabels {
     /// The label of a site.
     pub fn of_site(site: &config::Site) -> String {
         let host = site.hosts.first().map_or_else(|| "*".to_owned(), ToString::to_string);
-        // Other sites may have the same host at other addresses.
+        // Another site may have the same host at different addresses.
         match site.listen.first() {
             Some(listener) => format!("{host} {}", listener.address),
             None => host,
         }
     }
 
-    /// Its route, for people.
+    /// The route's paths for display; `any` if no route matched.
     pub fn route_name(&self) -> &str {
         if self.route.is_empty() { "any" } else { &self.route }
     }
 }
 
-/// A request of a class of durations, by which its trace is found.
+/// A request of a duration bucket, with its trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TracedRequest {
     pub(crate) trace: TraceSpan,
@@ -75,10 +76,10 @@ pub(crate) struct TracedRequest {
     pub(crate) unix_s: u64,
 }
 
-/// What one core has counted under one label.
+/// One core's counters for one set of labels.
 #[derive(Debug)]
 pub struct RouteCounters {
-    /// From [`STATUS_MIN`] on.
+    /// Number of responses by status, from [`STATUS_MIN`].
     pub statuses: Box<[Counter]>,
     /// Bytes of request bodies.
     pub request_bytes: Counter,
@@ -88,24 +89,24 @@ pub struct RouteCounters {
     pub duration: DurationHistogram,
     /// Times to the first byte.
     pub first_byte: DurationHistogram,
-    /// Of requests that may have to wait for an upstream server or a worker.
+    /// Waiting times of requests for an upstream server or a worker.
     pub queue: DurationHistogram,
-    /// CPU time of the server, and of workers: estimated, see [`crate::costs`].
+    /// CPU time of the server, estimated: see [`crate::costs`].
     pub server_cpu: CpuEstimate,
-    /// CPU time of workers.
+    /// CPU time of workers, estimated.
     pub worker_cpu: CpuEstimate,
     /// Requests by outcome in the cache.
     pub cache: [Counter; CacheOutcome::ALL.len()],
-    /// By class of durations: the last request whose trace is recorded. Only such requests take the lock.
+    /// The last request with a sampled trace, by duration bucket. Only these requests take the lock.
     pub(crate) traced: Mutex<BTreeMap<usize, TracedRequest>>,
 }
 
-/// CPU time of the requests of a label, estimated from those that were measured.
+/// CPU time of requests, extrapolated from those that were measured.
 #[derive(Debug, Default)]
 pub struct CpuEstimate {
     /// Microseconds of CPU time.
     pub us: Counter,
-    /// The requests that this is the time of.
+    /// Number of requests that this time covers.
     pub requests: Counter,
 }
 
@@ -165,47 +166,47 @@ impl RouteCounters {
     }
 }
 
-/// What connections of streams are counted under.
+/// Labels under which stream connections are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamLabels {
-    /// The stream's name; empty for connections that no stream takes.
+    /// The stream's name; empty for connections that no stream accepts.
     pub stream: String,
     /// The URL of the upstream server; empty for connections without one.
     pub upstream: String,
 }
 
-/// What one core has counted of a stream and one of its servers.
+/// One core's counters of a stream and one of its upstream servers.
 #[derive(Debug, Default)]
 pub struct StreamCounters {
-    /// Connections that were relayed.
+    /// Number of relayed connections.
     pub connections: Counter,
-    /// Bytes of clients that the server has got.
+    /// Bytes relayed from clients to the server.
     pub received_bytes: Counter,
-    /// Bytes of the server that clients have got.
+    /// Bytes relayed from the server to clients.
     pub sent_bytes: Counter,
-    /// By [`StreamEnd::KINDS`].
+    /// Ended connections by reason, indexed like [`StreamEnd::KINDS`].
     pub(crate) ends: [Counter; StreamEnd::KINDS.len()],
 }
 
 impl StreamCounters {
-    /// Counts a connection that is over.
+    /// Counts a connection that has ended.
     pub fn count_end(&self, end: StreamEnd) {
         self.ends[end.kind()].add(1);
     }
 }
 
-/// The counters of all cores. Clones are the same.
+/// The counters of all cores. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Mutex<LabelCounters>>);
 
 #[derive(Debug, Default)]
 struct LabelCounters {
-    /// In order of their numbers; 0 is for requests that no route answers.
+    /// Labels by number; number 0 is for requests that match no route.
     labels: Vec<RouteLabels>,
     numbers: HashMap<RouteLabels, usize>,
-    /// By label: the counters of each core that has served it.
+    /// Counters of each core that has served a label, indexed by label number.
     counters: Vec<Vec<Arc<RouteCounters>>>,
-    /// The same of streams.
+    /// Stream counters by labels, of each core.
     streams: BTreeMap<StreamLabels, Vec<Arc<StreamCounters>>>,
 }
 
@@ -213,13 +214,13 @@ struct LabelCounters {
 #[derive(Debug)]
 pub struct CoreMetrics {
     all: Metrics,
-    /// By label.
+    /// Counters by label number.
     counters: RefCell<Vec<Option<Arc<RouteCounters>>>>,
     streams: RefCell<BTreeMap<StreamLabels, Arc<StreamCounters>>>,
 }
 
 impl Metrics {
-    /// The counters of one more core.
+    /// Creates the counters of another core.
     pub fn core(&self) -> CoreMetrics {
         let core =
             CoreMetrics { all: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
@@ -227,13 +228,13 @@ impl Metrics {
         core
     }
 
-    /// Each label with the counters of the cores.
+    /// Calls `see` with each set of labels and its counters on all cores.
     pub fn each(&self, mut see: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
         let registered = self.registered();
         registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| see(labels, cores));
     }
 
-    /// Each stream and server, with the counters of the cores.
+    /// Calls `see` with each stream and server and its counters on all cores.
     pub(crate) fn each_stream(&self, mut see: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
         self.registered().streams.iter().for_each(|(labels, cores)| see(labels, cores));
     }
@@ -244,7 +245,8 @@ impl Metrics {
 }
 
 impl CoreMetrics {
-    /// The number of a label. Called when the configuration is read: a route that stays keeps its counters.
+    /// Returns the number of a set of labels. Called when the configuration is loaded; existing routes keep
+    /// their counters.
     pub fn label(&self, labels: &RouteLabels) -> usize {
         let mut registered = self.all.registered();
         let known = registered.numbers.get(labels).copied();
@@ -267,7 +269,8 @@ impl CoreMetrics {
         label
     }
 
-    /// This core's counters of a stream and a server. Called when the configuration is read: what stays keeps its counters.
+    /// This core's counters of a stream and a server. Called when the configuration is loaded; existing ones
+    /// are kept.
     pub fn stream(&self, labels: &StreamLabels) -> Arc<StreamCounters> {
         let mut own = self.streams.borrow_mut();
         let new = || {
@@ -279,12 +282,12 @@ impl CoreMetrics {
         own.entry(labels.clone()).or_insert_with(new).clone()
     }
 
-    /// The labels of that number.
+    /// The labels with this number; empty ones for an unknown number.
     pub fn labels(&self, label: usize) -> RouteLabels {
         self.all.registered().labels.get(label).cloned().unwrap_or_default()
     }
 
-    /// Counts a request that is over.
+    /// Counts a completed request.
     pub fn count(&self, record: &RequestRecord<'_>) {
         if let Some(Some(counters)) = self.counters.borrow().get(record.label) {
             counters.count(record);

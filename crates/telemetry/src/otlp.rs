@@ -1,4 +1,4 @@
-//! Metrics as a collector of OpenTelemetry gets them: OTLP's JSON encoding, values since the start of the server.
+//! Metrics for an OpenTelemetry collector, in OTLP's JSON encoding, cumulative since the start of the server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use logging::remote::host_name;
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
 
-/// Where metrics are sent, and how.
+/// Options of the export of metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOptions {
     /// The collector.
@@ -25,7 +25,7 @@ pub struct PushOptions {
 }
 
 impl PushOptions {
-    /// As `[metrics]` says, with these fields of requests; `None` where no collector gets metrics.
+    /// Options from `[metrics]` and the header fields of requests; `None` if no collector is configured.
     pub fn new(metrics: &CollectedMetrics, headers: Vec<(String, String)>) -> Option<PushOptions> {
         let url = metrics.to.clone()?;
         let instance = metrics.instance.clone().unwrap_or_else(host_name);
@@ -34,7 +34,7 @@ impl PushOptions {
     }
 }
 
-/// Names that OpenTelemetry's conventions have for what is measured here.
+/// Names of OpenTelemetry's semantic conventions for these metrics.
 const CONVENTIONS: [(&str, &str); 4] = [
     ("komainu_http_request_duration_seconds", "http.server.request.duration"),
     ("komainu_cpu_seconds", "process.cpu.time"),
@@ -42,7 +42,7 @@ const CONVENTIONS: [(&str, &str); 4] = [
     ("komainu_uptime_seconds", "process.uptime"),
 ];
 
-/// The name of a family and its unit: that of the conventions, or `komainu.http.queue` for `komainu_http_queue_seconds`.
+/// Name and unit of a family: from the conventions, or `komainu.http.queue` for `komainu_http_queue_seconds`.
 fn name_and_unit(name: &str) -> (String, &'static str) {
     let (stem, unit) = match (name.strip_suffix("_seconds"), name.strip_suffix("_bytes")) {
         (Some(stem), _) => (stem, "s"),
@@ -53,7 +53,7 @@ fn name_and_unit(name: &str) -> (String, &'static str) {
     (known.unwrap_or_else(|| stem.replacen('_', ".", 2)), unit)
 }
 
-/// A label, by the name that OpenTelemetry's conventions have for it, if they have one. Empty ones say nothing.
+/// Converts a label to an attribute, named by OpenTelemetry's conventions if possible; `None` if it is empty.
 fn label((name, value): &(&'static str, String)) -> Option<Value> {
     if value.is_empty() {
         return None;
@@ -66,16 +66,16 @@ fn label((name, value): &(&'static str, String)) -> Option<Value> {
     })
 }
 
-/// The time that values are of.
+/// Period covered by the values.
 #[derive(Clone, Copy, Debug)]
 pub struct CountedTime {
-    /// When counting began, in nanoseconds since 1970.
+    /// Start of counting, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// Time of the export in nanoseconds since 1970.
+    /// Time of the export, in nanoseconds since 1970.
     pub now_ns: u64,
 }
 
-/// The items of an `ExportMetricsServiceRequest`, without the brackets around them.
+/// The metrics of an `ExportMetricsServiceRequest`, without the enclosing brackets.
 pub fn items(families: &[Family], span: CountedTime, form: HistogramForm) -> String {
     let with_rows = families.iter().filter(|family| !family.rows.is_empty());
     let items: Vec<String> = with_rows.map(|family| item(family, span, form).to_string()).collect();
@@ -116,7 +116,7 @@ fn item(family: &Family, span: CountedTime, form: HistogramForm) -> Value {
     json!({ "name": name, "description": family.help, "unit": unit, kind: data })
 }
 
-/// The value of a data point.
+/// Value fields of a data point.
 fn value(sample: &Sample, form: HistogramForm) -> Map<String, Value> {
     let value = match sample {
         Sample::Count(count) => json!({ "asInt": count.to_string() }),
@@ -146,7 +146,7 @@ fn explicit(durations: &DurationSample) -> Value {
 
 fn exponential(durations: &DurationSample) -> Value {
     let native = durations.counts.native();
-    // Bucket `n` of OTLP is above 2^(n/8); class `n` of Prometheus ends there.
+    // Bucket `n` of OTLP begins above 2^(n/8); bucket `n` of Prometheus ends there.
     let offset = native.first().map_or(0, |(first, _)| first - 1);
     let mut counts: Vec<String> = Vec::new();
     for (class, count) in native {
@@ -164,7 +164,7 @@ fn exponential(durations: &DurationSample) -> Value {
     })
 }
 
-/// The latest request of each class whose trace is recorded.
+/// Exemplars: the latest request of each bucket whose trace is recorded.
 fn exemplars(durations: &DurationSample) -> Vec<Value> {
     let exemplar = |request: &crate::metrics::TracedRequest| {
         json!({
@@ -223,7 +223,7 @@ mod tests {
         let (offset, counts) =
             (positive["offset"].as_i64().unwrap(), positive["bucketCounts"].as_array().unwrap());
         assert_eq!(sum(counts), 6);
-        // The bucket -1 ends at one second, which is in it, and 0 begins there.
+        // Bucket -1 ends at one second, inclusive, and bucket 0 begins there.
         let at = |bucket: i64| counts[usize::try_from(bucket - offset).unwrap()].as_str().unwrap();
         assert_eq!((at(-1), at(0), at(80)), ("2", "1", "1"));
         let first = f64::exp2(offset as f64 / 8.0);

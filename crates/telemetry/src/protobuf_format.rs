@@ -1,5 +1,5 @@
-//! What Prometheus gets in its binary format, by which it takes native histograms: messages of `io.prometheus.client`, each behind its
-//! length.
+//! Prometheus protobuf exposition, which supports native histograms: length-delimited messages of
+//! `io.prometheus.client`.
 
 use net::durations::{DURATION_BOUNDS_US, NATIVE_SCHEMA, NATIVE_ZERO_MAX_S};
 use prost::Message;
@@ -7,7 +7,7 @@ use prost::Message;
 use crate::families::{DurationSample, Family, FamilyKind, MetricRow, Sample};
 use crate::metrics::TracedRequest;
 
-/// The numbers of `io.prometheus.client.MetricType`.
+/// Values of `io.prometheus.client.MetricType`.
 const COUNTER: i32 = 0;
 const GAUGE: i32 = 1;
 const HISTOGRAM: i32 = 4;
@@ -44,14 +44,14 @@ struct LabelPair {
     value: Option<String>,
 }
 
-/// `Gauge` and `Counter`.
+/// `Gauge` or `Counter`.
 #[derive(Clone, PartialEq, Message)]
 struct PlainValue {
     #[prost(double, optional, tag = "1")]
     value: Option<f64>,
 }
 
-/// `Histogram`, with classic and native classes.
+/// `Histogram`, with classic and native buckets.
 #[derive(Clone, PartialEq, Message)]
 struct NativeHistogram {
     #[prost(uint64, optional, tag = "1")]
@@ -110,11 +110,11 @@ struct Timestamp {
     nanos: i32,
 }
 
-/// The families, each behind its length.
+/// Encodes the families as length-delimited messages.
 pub fn exposition(families: &[Family]) -> Vec<u8> {
     let mut out = Vec::new();
     for family in families.iter().filter(|family| !family.rows.is_empty()) {
-        // Writing to memory does not fail.
+        // Writing to a `Vec` does not fail.
         let _ = message(family).encode_length_delimited(&mut out);
     }
     out
@@ -177,8 +177,8 @@ fn histogram(durations: &DurationSample) -> NativeHistogram {
     }
 }
 
-/// Classes one after another are a span; the offset of a span is that from the end of the one before. A count is its difference to the one
-/// before it.
+/// Encodes native buckets: consecutive buckets form a span, whose offset is relative to the end of the
+/// previous one; each count is stored as the difference to the preceding count.
 fn spans_and_deltas(classes: &[(i32, u64)]) -> (Vec<BucketSpan>, Vec<i64>) {
     let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
     let (mut next, mut before) = (0, 0);

@@ -1,11 +1,11 @@
-//! Counters of rules that few routes have. They outlive a reload: one is found again by its labels, which come from the configuration
-//! alone.
+//! Counters of rules that few routes have. They survive a reload, because they are identified by their
+//! labels, which come from the configuration only.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The families, each with its help.
+/// Metric families and their help texts.
 pub(crate) const FAMILIES: [(&str, &str); 5] = [
     (
         "komainu_mirror_requests",
@@ -17,13 +17,13 @@ pub(crate) const FAMILIES: [(&str, &str); 5] = [
     ("komainu_queue_shed", "Requests that the `queue` of a route has refused, by reason."),
 ];
 
-/// Labels with their values.
+/// Label names and values.
 pub(crate) type RuleLabels = Vec<(&'static str, String)>;
 
 /// Counters by family and labels.
 type RegisteredCounters = BTreeMap<(&'static str, RuleLabels), Arc<RuleCounter>>;
 
-/// A counter that all cores share.
+/// A counter shared by all cores.
 #[derive(Debug, Default)]
 pub struct RuleCounter(AtomicU64);
 
@@ -34,27 +34,27 @@ impl RuleCounter {
     }
 }
 
-/// All of them. Clones are the same.
+/// The registry of rule counters. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct RuleCounters(Arc<Mutex<RegisteredCounters>>);
 
-/// A counter as it stands.
+/// Current value of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCount {
-    /// One of [`FAMILIES`].
+    /// Family name, from [`FAMILIES`].
     pub(crate) family: &'static str,
     pub(crate) labels: RuleLabels,
     pub(crate) count: u64,
 }
 
 impl RuleCounters {
-    /// The counter of a family with these labels.
+    /// Returns the counter of a family with these labels, created if necessary.
     pub fn counter(&self, family: &'static str, labels: RuleLabels) -> Arc<RuleCounter> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry((family, labels)).or_default().clone()
     }
 
-    /// What they have counted.
+    /// Current values of all counters.
     pub fn counts(&self) -> Vec<RuleCount> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |((family, labels), counter): (&(&'static str, RuleLabels), &Arc<RuleCounter>)| {

@@ -1,4 +1,4 @@
-//! What Prometheus gets as text.
+//! Prometheus and OpenMetrics text exposition.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use prometheus_client::registry::Registry;
 use crate::families::{Family, FamilyKind, MetricRow, Sample};
 use crate::metrics::TracedRequest;
 
-/// The text for Prometheus, in OpenMetrics' format 1.0, or in Prometheus' own, 0.0.4.
+/// Encodes the families as OpenMetrics 1.0 if `is_open`, else as Prometheus text 0.0.4.
 pub fn exposition(families: Vec<Family>, is_open: bool) -> String {
     let families = Arc::new(families);
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(families.clone())));
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a `String` does not fail.
     let _ = text::encode(&mut text, &registry);
     if is_open { with_exemplars(&text, &families) } else { classic(&text) }
 }
 
-/// The histogram that has exemplars.
+/// Name of the histogram that has exemplars.
 const EXEMPLARY: &str = "komainu_http_request_duration_seconds";
 
-/// The text with an exemplar for each class of durations in which the trace of a request is recorded: its latest.
+/// Adds an exemplar to each bucket that has a request with a sampled trace: its latest one.
 fn with_exemplars(text: &str, families: &[Family]) -> String {
-    // In the order of the lines.
+    // Exemplars in the order of the bucket lines.
     let of_row = |(_, sample): &MetricRow| match sample {
         Sample::Durations(durations) => durations.traced.to_vec(),
         _ => Vec::new(),
@@ -50,7 +50,7 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
             let (mut id, value) = (Vec::new(), *duration_us as f64 / 1e6);
             trace.write_trace(&mut id);
             let id = String::from_utf8_lossy(&id);
-            // Writing to a string does not fail.
+            // Writing to a `String` does not fail.
             let _ = write!(out, " # {{trace_id=\"{id}\"}} {value} {unix_s}");
         }
         out.push('\n');
@@ -58,7 +58,7 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
     out
 }
 
-/// OpenMetrics names a family of counters without its `_total`; the older format with it.
+/// Converts to the older format, which names counter families with `_total` and has no `# EOF`.
 fn classic(text: &str) -> String {
     let counter = |line: &'_ str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
     let counters: Vec<String> = text.lines().filter_map(counter).collect();
@@ -92,7 +92,7 @@ impl Sample {
     }
 }
 
-/// What one scrape gets.
+/// Families of one scrape.
 #[derive(Debug)]
 struct Scrape(Arc<Vec<Family>>);
 

@@ -1,4 +1,4 @@
-//! The spans of requests: what is made of a record for the collector of traces.
+//! Spans of requests for the trace collector.
 
 use std::io;
 use std::time::SystemTime;
@@ -12,17 +12,17 @@ use net::{Peer, RequestNotes, RequestRecord};
 use crate::metrics::RouteLabels;
 use logging::notice::ErrorLog;
 
-/// Where the spans of requests go, and which. Cheap to clone.
+/// Exporter of request spans, and the selection of requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TraceExport {
     exporter: SpanExporter,
-    /// Requests that take longer, in microseconds, are sent though their trace is not recorded.
+    /// Threshold in microseconds above which requests are exported even if their trace is not sampled.
     slower_than_us: Option<u64>,
 }
 
 impl TraceExport {
-    /// As the configuration says, with these fields of requests; `None` where no collector gets spans. The thread of the configuration `before` stays, if it
-    /// sends them to the same one.
+    /// Creates the export; `None` if no collector is configured. `headers` are the header fields of export
+    /// requests. The exporter thread of `before` is reused if its options are equal.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -49,7 +49,7 @@ impl TraceExport {
         Ok(Some(TraceExport { exporter, slower_than_us }))
     }
 
-    /// Sends the spans of a request that is over, if its trace is recorded or it was slow.
+    /// Exports the spans of a completed request if its trace is sampled or it was slow.
     pub fn report(
         &self,
         record: &RequestRecord<'_>,
@@ -63,7 +63,7 @@ impl TraceExport {
     }
 }
 
-/// The span of the request, and those of what it waited for: of each attempt at an upstream server, too.
+/// The span of the request, and the spans of its waits and of each upstream attempt.
 fn spans(
     record: &RequestRecord<'_>,
     trace: &TraceSpan,
@@ -89,7 +89,7 @@ fn spans(
     let mut all = vec![server];
     let mut begun_ns = start_ns;
     for SpanStep { name, kind, us, attributes } in steps(notes, record.duration_us) {
-        // The cache has the whole request; the others follow each other.
+        // The cache span covers the whole request; the others are consecutive.
         let from_ns = if name == "cache" { start_ns } else { begun_ns };
         let until_ns = from_ns.saturating_add(us.saturating_mul(1_000)).min(end_ns);
         if name != "cache" {
@@ -110,7 +110,7 @@ fn spans(
     all
 }
 
-/// A part of a request's time.
+/// A phase of a request.
 struct SpanStep {
     name: &'static str,
     kind: SpanKind,
@@ -118,7 +118,7 @@ struct SpanStep {
     attributes: Vec<(&'static str, SpanValue)>,
 }
 
-/// What a request waited for, in its order.
+/// Phases of a request, in order.
 fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
     let mut all = Vec::new();
     let mut step = |name, kind, us, attributes| all.push(SpanStep { name, kind, us, attributes });
@@ -147,7 +147,7 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
         step("connect", SpanKind::Internal, us, Vec::new());
     }
     let attempts = notes.attempts as usize;
-    // The last one, unless it is among those.
+    // The last attempt, unless it is among the failed ones.
     if let (Some(us), Some(upstream), true) = (notes.upstream_us, &notes.upstream, failed.len() < attempts) {
         step("upstream", SpanKind::Client, us, attempt(upstream, attempts - 1));
     }
@@ -161,15 +161,16 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
     all
 }
 
-/// At most so many bytes of what a client has sent are kept of each value while spans wait.
+/// Maximum bytes of each client-supplied value kept in waiting spans.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// The text, cut where it is too long.
+/// Converts to text, truncated to [`VALUE_BYTES_MAX`].
 fn cut(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(VALUE_BYTES_MAX)]).into_owned()
 }
 
-/// The host and the port of an authority, as OpenTelemetry's conventions have them: `server.address` has no port.
+/// Host and port of an authority as attributes of OpenTelemetry's conventions, where `server.address` has no
+/// port.
 fn server_address(authority: &[u8]) -> impl Iterator<Item = (&'static str, SpanValue)> {
     let (host, port) = http::target::split_port(authority).unwrap_or((authority, None));
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(host);
@@ -178,7 +179,7 @@ fn server_address(authority: &[u8]) -> impl Iterator<Item = (&'static str, SpanV
     address.into_iter().chain(port.map(|port| ("server.port", SpanValue::Number(port))))
 }
 
-/// What is known of the request, and the span's name. Queries are left out: they may hold secrets.
+/// Attributes of the request, and the span's name. Queries are omitted because they may contain secrets.
 fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static str, SpanValue)>, String) {
     let text = |bytes: &[u8]| SpanValue::Text(cut(bytes));
     let mut all = vec![

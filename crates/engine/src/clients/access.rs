@@ -1,4 +1,4 @@
-//! Which clients are served.
+//! Access control by client address.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use net::{Peer, Request, Sources};
 
 use crate::clients::proxies::sources;
 
-/// The address of a client; none over a Unix socket.
+/// The IP address of a client; `None` over a Unix socket.
 pub fn address(client: Peer) -> Option<IpAddr> {
     match client {
         Peer::Tcp(address) => Some(address.ip()),
@@ -15,22 +15,22 @@ pub fn address(client: Peer) -> Option<IpAddr> {
     }
 }
 
-/// The code of the country that a request comes from, where that is known.
+/// Country code of a request's client, if known.
 pub fn country(request: &Request<'_>) -> Option<[u8; 2]> {
     request.own_values()?.country(address(request.client().address)?)
 }
 
-/// Which clients are served, by address.
+/// Access rules by client address.
 #[derive(Debug, Default)]
 pub struct ClientAccess {
-    /// A client must be in each of them.
+    /// Allowed networks; the client must be in each of them.
     allow: Vec<Sources>,
-    /// And in none of these.
+    /// Denied networks; the client must be in none of them.
     deny: Vec<Sources>,
 }
 
 impl ClientAccess {
-    /// The clients that each of `allow` has, where it is there, and none of `deny`.
+    /// Admits clients that are in every `allow` list that is set, and in no `deny` list.
     pub fn new<'c>(
         allow: impl IntoIterator<Item = &'c Option<Vec<TrustedSource>>>,
         deny: impl IntoIterator<Item = &'c Vec<TrustedSource>>,
@@ -43,17 +43,17 @@ impl ClientAccess {
         }
     }
 
-    /// The clients that a route answers: its site has to answer them too.
+    /// Access rules of a route, combined with those of its site.
     pub fn of_route(site: &config::Site, route: &config::Route) -> ClientAccess {
         ClientAccess::new([&site.allow, &route.allow], [&site.deny, &route.deny])
     }
 
-    /// Whether it admits every client.
+    /// Whether all clients are admitted.
     pub fn admits_all(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
-    /// Whether a client is one of them.
+    /// Whether a client is admitted.
     pub fn admits(&self, client: Peer) -> bool {
         self.allow.iter().all(|allowed| allowed.contains(client))
             && !self.deny.iter().any(|denied| denied.contains(client))

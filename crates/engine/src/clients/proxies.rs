@@ -1,13 +1,13 @@
-//! Finds the client of a request: the peer, or the address that a trusted proxy forwards.
+//! Determines the client of a request: the peer, or the address that a trusted proxy forwards.
 
 use http::{Dialect, forwarded};
 use net::{Exchange, Fault, Peer, Sources};
 
 /// Proxies whose forwarding fields are trusted.
 pub struct TrustedProxies {
-    /// Their addresses.
+    /// Addresses of the proxies.
     pub(crate) sources: Sources,
-    /// The fields they send: `Forwarded` or `X-Forwarded-*`.
+    /// Header fields that the proxies send: `Forwarded` or `X-Forwarded-*`.
     pub(crate) dialect: Dialect,
 }
 
@@ -40,7 +40,7 @@ pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxie
     (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
 }
 
-/// Peers that may send the PROXY protocol or forwarding fields.
+/// Converts the peers that may send the PROXY protocol or forwarding fields.
 pub fn sources(from: &[config::TrustedSource]) -> Sources {
     let mut sources = Sources::default();
     for source in from {

@@ -1,8 +1,8 @@
-//! Bytes of clients in lines of logs: nothing that they send ends a line, or changes how it is read.
+//! Escaping of client data in log lines: no byte of it can end a line or change how the line is parsed.
 
 use std::fmt::Write as _;
 
-/// Bytes that text is written to; that does not fail.
+/// `fmt::Write` adapter for a buffer; writing does not fail.
 pub(super) struct LineText<'o>(pub(super) &'o mut Vec<u8>);
 
 impl std::fmt::Write for LineText<'_> {
@@ -12,7 +12,7 @@ impl std::fmt::Write for LineText<'_> {
     }
 }
 
-/// Bytes that would end the quotes or the line, or steer a terminal, as `\xHH`; and all beyond ASCII, as nginx has it.
+/// Escapes quotes, backslashes, control characters and non-ASCII bytes as `\xHH`, as nginx does.
 pub(super) fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
         match byte {
@@ -22,7 +22,7 @@ pub(super) fn escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Whether bytes stand in a text of JSON as they are. Without a branch for each of them: 16 at a time.
+/// Whether bytes need no escaping in a JSON string. Branch-free within blocks of 16 bytes.
 pub(super) fn is_plain_json(bytes: &[u8]) -> bool {
     let is_plain = |byte: u8| (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\');
     let (chunks, rest) = bytes.as_chunks::<16>();
@@ -30,8 +30,8 @@ pub(super) fn is_plain_json(bytes: &[u8]) -> bool {
     chunks.iter().all(|chunk| all(chunk)) && all(rest)
 }
 
-/// The same for JSON, which is UTF-8: bytes that are not become U+FFFD, and control characters, those beyond ASCII too,
-/// and characters that change how a line is read (U+2028, U+202E …) `\uHHHH`.
+/// Escapes bytes for a JSON string: invalid UTF-8 becomes U+FFFD; control characters and characters that
+/// change how a line is displayed (U+2028, U+202E …) become `\uHHHH`.
 pub(super) fn json_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     if is_plain_json(bytes) {
         return out.extend_from_slice(bytes);
@@ -49,8 +49,8 @@ pub(super) fn json_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Whether a character ends a line, is not seen, or turns the direction of those after it, so that a line would be read as another one:
-/// U+2028 and U+2029, and Unicode's category Cf.
+/// Whether a character ends a line, is invisible or changes the text direction, so that a line would be
+/// misread: U+2028, U+2029 and Unicode's category Cf.
 fn is_format(char: char) -> bool {
     matches!(char,
         '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}'

@@ -1,11 +1,11 @@
-//! How a line of the access log is written: the format that the configuration has, with what each field begins with.
+//! Formats of access log lines, with the literal text before each field.
 
 use config::{AccessLog, LogField, RequestLog};
 use http::{LogVariable, TemplatePart, Variable};
 
 use super::escape::json_escaped;
 
-/// How a line is written.
+/// Format of a line.
 pub(super) enum LineFormat {
     Combined,
     Json(Vec<LineField>),
@@ -16,15 +16,15 @@ pub(super) enum LineFormat {
 
 /// A field of a line.
 pub(super) struct LineField {
-    /// What stands before the value: `"status":`, `"method":"` or `status=`.
+    /// Text before the value: `"status":`, `"method":"` or `status=`.
     pub(super) start: Box<[u8]>,
     pub(super) variable: Variable,
     pub(super) kind: ValueKind,
-    /// Whether every value stands in a text of JSON as it is.
+    /// Whether no value of the variable needs escaping in a JSON string.
     pub(super) is_plain: bool,
 }
 
-/// How a value stands in a line.
+/// Encoding of a value in a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Text,
@@ -55,7 +55,7 @@ const ECS: [(&str, Variable); 17] = [
     ("error.message", Variable::Log(LogVariable::Reason)),
     ("user_agent.original", Variable::Log(LogVariable::UserAgent)),
 ];
-/// What each of its lines has besides.
+/// Members that begin each ECS line.
 const ECS_START: &[u8] = b"{\"ecs.version\":\"8.11.0\",\"event.dataset\":\"komainu.access\"";
 
 impl LineFormat {

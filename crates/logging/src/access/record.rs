@@ -1,5 +1,5 @@
-//! A request as a log record for a collector: the line is its body, and its attributes have the names of OpenTelemetry's conventions
-//! for HTTP.
+//! Requests as log records for a collector: the line is the body; attributes are named by OpenTelemetry's
+//! semantic conventions for HTTP.
 
 use config::Level;
 use http::encode::decimal;
@@ -8,7 +8,7 @@ use http::{LogVariable, Variable};
 use super::{Access, LineFormat, LineRecord, json_escaped, thousandths};
 use crate::record::{now_ns, severity};
 
-/// How the value of an attribute is written.
+/// Encoding of an attribute's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
     Text,
@@ -17,7 +17,7 @@ enum Written {
     Version,
 }
 
-/// The attributes, with the variable that each shows. What there is not is left out.
+/// Attributes and their variables. Empty ones are left out.
 const ATTRIBUTES: [(&str, Variable, Written); 18] = [
     ("http.request.method", Variable::Method, Written::Text),
     ("http.response.status_code", Variable::Log(LogVariable::Status), Written::Number),
@@ -40,7 +40,7 @@ const ATTRIBUTES: [(&str, Variable, Written); 18] = [
 ];
 
 impl Access {
-    /// Adds the line of a request as its format has it.
+    /// Adds the line of a request in the log's format.
     pub(super) fn line(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         match &self.format {
             LineFormat::Combined => self.combined(out, record),
@@ -51,7 +51,7 @@ impl Access {
         }
     }
 
-    /// Adds the record of a request whose line is this one.
+    /// Adds the record of a request; `line` becomes its body.
     pub(super) fn record(&self, out: &mut Vec<u8>, line: &[u8], record: &LineRecord<'_>) {
         let level = if record.status.code() >= 500 { Level::Error } else { Level::Info };
         let ((number, name), now) = (severity(level), now_ns());

@@ -1,4 +1,4 @@
-//! Lines of connections that were relayed: one each, at its end.
+//! Lines of relayed connections: one per connection, when it ends.
 
 use net::{Peer, RelaySide};
 
@@ -6,58 +6,58 @@ use super::escape::{escaped, json_escaped};
 use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
 use http::encode::decimal;
 
-/// What there is to say about a connection of a stream that is over.
+/// Log data of a stream connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayedConnection<'x> {
-    /// The stream's name; empty where none has taken it.
+    /// The stream's name; empty if no stream accepted the connection.
     pub stream: &'x str,
     /// The address of the client.
     pub client: Peer,
-    /// The name that the client asked for by TLS; empty where it asked for none.
+    /// The TLS server name (SNI); empty if the client sent none.
     pub server_name: &'x str,
-    /// The server's address; empty where none was tried.
+    /// The upstream server's address; empty if none was tried.
     pub upstream: &'x str,
-    /// Bytes of the client that the server has got.
+    /// Bytes relayed from the client to the server.
     pub received_bytes: u64,
-    /// Bytes of the server that the client has got.
+    /// Bytes relayed from the server to the client.
     pub sent_bytes: u64,
-    /// What it took to connect to the server.
+    /// Microseconds to connect to the server.
     pub connect_us: Option<u64>,
     /// Microseconds from accept to close.
     pub duration_us: u64,
     /// Why the connection ended.
     pub end: StreamEnd,
-    /// When, in seconds since 1970.
+    /// End of the connection, in seconds since 1970.
     pub unix_s: u64,
 }
 
-/// Why a connection of a stream has ended.
+/// Reason for the end of a stream connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// Both sides have closed; this one first.
+    /// Both sides have closed; the given one first.
     Closed(RelaySide),
-    /// This side has reset the connection.
+    /// The given side reset the connection.
     Reset(RelaySide),
-    /// No byte for the time allowed.
+    /// Idle timeout.
     Idle,
-    /// The server stops, or the generation of the configuration was closed.
+    /// The server stops, or the configuration's generation was closed.
     Stopped,
-    /// `allow` or `deny`.
+    /// Rejected by `allow` or `deny`.
     Denied,
-    /// `connections` or `connections_per_client`.
+    /// Rejected by `connections` or `connections_per_client`.
     TooMany,
-    /// No stream takes it.
+    /// Connection that no stream accepts.
     Untaken,
-    /// The client's first message did not come, for this reason.
+    /// The client's first message was not received, for this reason.
     Failed(&'static str),
-    /// No upstream server could be connected to, for this reason.
+    /// Failure to connect to an upstream server, for this reason.
     Unreachable(&'static str),
-    /// The client left before there was a connection for it.
+    /// The client closed the connection before an upstream server was connected.
     Left,
 }
 
 impl StreamEnd {
-    /// The kinds, as metrics name them.
+    /// Labels of the metrics.
     pub const KINDS: [&'static str; 11] = [
         "client_closed",
         "upstream_closed",
@@ -72,7 +72,7 @@ impl StreamEnd {
         "no_upstream",
     ];
 
-    /// Its place among [`StreamEnd::KINDS`].
+    /// Index in [`StreamEnd::KINDS`].
     pub fn kind(self) -> usize {
         match self {
             StreamEnd::Closed(RelaySide::Client) => 0,
@@ -89,7 +89,7 @@ impl StreamEnd {
         }
     }
 
-    /// For people.
+    /// Text for log lines.
     fn text(self) -> &'static str {
         match self {
             StreamEnd::Closed(RelaySide::Client) => "closed by the client",
@@ -106,7 +106,7 @@ impl StreamEnd {
         }
     }
 
-    /// The status that stands for it, as in the logs of nginx's streams.
+    /// The equivalent status, as in the logs of nginx's stream module.
     fn status(self) -> u16 {
         match self {
             StreamEnd::Closed(_) | StreamEnd::Idle => 200,
@@ -121,7 +121,7 @@ impl StreamEnd {
 }
 
 impl AccessLogs {
-    /// Adds the line of a connection to the logs of every request.
+    /// Adds the line of a connection to the logs of all requests.
     pub fn log_stream(&self, record: &RelayedConnection<'_>) {
         self.all.iter().for_each(|log| log.log_stream(record));
     }
@@ -143,7 +143,8 @@ impl Access {
         self.hand_over_full(&mut lines);
     }
 
-    /// As a request in the combined format: the server in the place of the referrer, the end in that of the client's program.
+    /// Writes the line like a request in the combined format: the server as referrer, the reason for the end
+    /// as user agent.
     fn combined_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
         client(out, record.client);
         out.extend_from_slice(b" - - [");
@@ -201,7 +202,7 @@ impl Access {
     }
 }
 
-/// A number of a line.
+/// A numeric field of a line.
 enum LineNumber {
     Whole(u64),
     /// Microseconds, written as milliseconds.
@@ -217,7 +218,7 @@ impl LineNumber {
     }
 }
 
-/// The texts of a line that are not empty.
+/// The non-empty text fields of a line.
 fn texts<'x>(record: &RelayedConnection<'x>) -> impl Iterator<Item = (&'static str, &'x str)> {
     let texts = [
         ("stream", record.stream),

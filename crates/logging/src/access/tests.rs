@@ -19,7 +19,7 @@ fn nothing_a_client_sends_breaks_a_line() {
     let mut out = Vec::new();
     escaped(&mut out, b"a\"b\\c\x1b[31m\x7f");
     assert_eq!(out, b"a\\x22b\\x5Cc\\x1B[31m\\x7F");
-    // The same sequence by its one character, as UTF-8: many terminals obey that too.
+    // The single-character form of that sequence (C1 CSI) in UTF-8, which many terminals obey.
     out.clear();
     escaped(&mut out, "\u{9b}31m".as_bytes());
     assert_eq!(out, b"\\xC2\\x9B31m");

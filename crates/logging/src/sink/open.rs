@@ -1,4 +1,4 @@
-//! How a log file is opened.
+//! Opening of log files.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,11 +9,11 @@ use net::trusted_path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Opens a log file for appending, without ever waiting; makes it where it is missing. `None` where it is a FIFO without a
-/// reader. For root, as [`trusted_path`] says.
+/// Opens a log file for appending, without blocking, and creates it if it is missing. `None` for a FIFO
+/// without a reader. As root, [`trusted_path`] applies its checks.
 ///
 /// # Errors
-/// Why it cannot be opened, with its name.
+/// The file cannot be opened; the message contains its path.
 pub fn open_file(path: &Path) -> io::Result<Option<File>> {
     let named = |error: io::Error| {
         io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
@@ -33,7 +33,7 @@ pub fn open_file(path: &Path) -> io::Result<Option<File>> {
         }
         Err(error) => return Err(named(error)),
     };
-    // From here on a write may block until the reader reads.
+    // From here on a write to a FIFO may block until its reader reads.
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(Some(file))
 }
