@@ -22,6 +22,7 @@ use crate::sink::{Collector, LineForm, LogSink, LogSinks};
 mod escape;
 
 mod format;
+pub mod stream;
 mod record;
 
 /// Lines collected before they are handed over ahead of the next [`FLUSH_MS`]. Each hand-over may let the
@@ -506,6 +507,5 @@ fn utc(unix_s: u64) -> OffsetDateTime {
     time.unwrap_or(PrimitiveDateTime::MAX.replace_nanosecond(0).expect("zero is valid").assume_utc())
 }
 
-pub mod stream;
 #[cfg(test)]
 mod tests;

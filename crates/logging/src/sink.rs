@@ -1,5 +1,6 @@
 //! Destinations of log lines, each written by a thread of its own, off the request path.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -573,14 +574,13 @@ pub fn destinations(config: &config::Config) -> Vec<config::Sink> {
 /// The files of the access logs, of the audit log and of the error log.
 pub fn files(config: &config::Config) -> Vec<PathBuf> {
     let all = destinations(config).into_iter().chain([config.log.errors.clone()]);
-    let mut files: Vec<PathBuf> = all
+    let files: BTreeSet<PathBuf> = all
         .filter_map(|sink| match sink {
             config::Sink::File(path) => Some(path),
             _ => None,
         })
         .collect();
-    files.dedup();
-    files
+    files.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use http::{Reject, Status};
 use crate::address::{Sources, StreamListener};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
-use crate::h1::{IdleClient, serve_after, refuse_and_close};
+use crate::h1::{IdleClient, refuse_and_close, serve_after};
 use crate::preface::{self, HEADER_BYTES_MAX, Preface};
 use crate::preread;
 use crate::securing::secure_after;

@@ -2,7 +2,7 @@
 
 use crate::address::Peer;
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, serve_after, refuse_and_close};
+use crate::h1::{IdleClient, refuse_and_close, serve_after};
 use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 

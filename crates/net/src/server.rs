@@ -14,7 +14,7 @@ use crate::connections::ConnectionList;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
-use crate::listener::{AcceptSocket, AcceptCommands, Listeners, AcceptingSockets};
+use crate::listener::{AcceptCommands, AcceptSocket, AcceptingSockets, Listeners};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, Context};

@@ -240,7 +240,8 @@ def app(environ, start_response):
         clients.into_iter().map(|client| client.join().unwrap().parse().unwrap()).collect()
     };
     // A busy machine may keep a process from claiming in time; another one is woken then.
-    let is_spread = |seen: &Vec<u32>| pids.iter().all(|pid| seen.iter().filter(|one| *one == pid).count() == 2);
+    let is_spread =
+        |seen: &Vec<u32>| pids.iter().all(|pid| seen.iter().filter(|one| *one == pid).count() == 2);
     let tries: Vec<_> = (0..5).map(|_| seen()).collect();
     assert!(tries.iter().filter(|seen| is_spread(seen)).count() >= 3, "{tries:?}");
 }

@@ -208,6 +208,32 @@ fn lines_of_logs_are_records() {
 }
 
 #[test]
+fn lines_of_streams_are_records() {
+    let collector = Origin::start(|_| answer("200 OK", "", "{}"));
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = server.local_addr().unwrap();
+    std::thread::spawn(move || server.incoming().for_each(drop));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            "[log]\naccess = \"json\"\nfile = {{ otlp = \"{}\" }}\n[[stream]]\nlisten = \"127.0.0.1:0\"\nname = \"db\"\nto = \"{to}\"\n",
+            collector.url
+        ),
+    );
+    drop(rig.connect());
+    let found = || records(&collector).into_iter().find(|record| body(record).contains("\"db\""));
+    eventually("the connection is there", || found().is_some());
+    let record = found().unwrap();
+    assert_eq!(
+        (attribute(&record, "komainu.log").as_deref(), &record["severityText"]),
+        (Some("access"), &"INFO".into())
+    );
+    if let Some(count) = judged(&sent(&collector, "/v1/logs")) {
+        assert_eq!(count, records(&collector).len());
+    }
+}
+
+#[test]
 fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
     let (busy, asked) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
     let (theirs, counted) = (busy.clone(), asked.clone());

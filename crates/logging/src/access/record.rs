@@ -5,6 +5,7 @@ use config::Level;
 use http::encode::decimal;
 use http::{LogVariable, Variable};
 
+use super::stream::{RelayedConnection, client};
 use super::{Access, LineFormat, LineRecord, json_escaped, thousandths};
 use crate::record::{now_ns, severity};
 
@@ -53,21 +54,7 @@ impl Access {
 
     /// Adds the record of a request; `line` becomes its body.
     pub(super) fn record(&self, out: &mut Vec<u8>, line: &[u8], record: &LineRecord<'_>) {
-        let level = if record.status.code() >= 500 { Level::Error } else { Level::Info };
-        let ((number, name), now) = (severity(level), now_ns());
-        out.extend_from_slice(b"{\"timeUnixNano\":\"");
-        decimal(out, now);
-        out.extend_from_slice(b"\",\"observedTimeUnixNano\":\"");
-        decimal(out, now);
-        out.extend_from_slice(b"\",\"severityNumber\":");
-        decimal(out, number.into());
-        out.extend_from_slice(b",\"severityText\":\"");
-        out.extend_from_slice(name.as_bytes());
-        out.extend_from_slice(b"\",\"body\":{\"stringValue\":\"");
-        json_escaped(out, line);
-        out.extend_from_slice(
-            b"\"},\"attributes\":[{\"key\":\"komainu.log\",\"value\":{\"stringValue\":\"access\"}}",
-        );
+        begin_record(out, record.status.code(), line);
         out.extend_from_slice(b",{\"key\":\"http.server.request.duration\",\"value\":{\"doubleValue\":");
         thousandths(out, record.duration_us / 1_000);
         out.extend_from_slice(b"}}");
@@ -104,12 +91,54 @@ impl Access {
             return;
         }
         let kind = if written == Written::Number { "intValue" } else { "stringValue" };
-        out.extend_from_slice(b",{\"key\":\"");
-        out.extend_from_slice(name.as_bytes());
-        out.extend_from_slice(b"\",\"value\":{\"");
-        out.extend_from_slice(kind.as_bytes());
-        out.extend_from_slice(b"\":\"");
-        json_escaped(out, value);
-        out.extend_from_slice(b"\"}}");
+        write_attribute(out, name, kind, value);
     }
+
+    /// Adds the record of a relayed connection; `line` becomes its body.
+    pub(super) fn stream_record(&self, out: &mut Vec<u8>, line: &[u8], record: &RelayedConnection<'_>) {
+        begin_record(out, record.end.status(), line);
+        let mut address = Vec::new();
+        client(&mut address, record.client);
+        for (name, value) in [
+            ("client.address", address.as_slice()),
+            ("server.address", record.server_name.as_bytes()),
+            ("komainu.stream", record.stream.as_bytes()),
+            ("komainu.upstream", record.upstream.as_bytes()),
+        ] {
+            if !value.is_empty() {
+                write_attribute(out, name, "stringValue", value);
+            }
+        }
+        out.extend_from_slice(b"]}");
+    }
+}
+
+/// Begins a record with its time, severity and body, and its first attribute.
+fn begin_record(out: &mut Vec<u8>, status: u16, line: &[u8]) {
+    let level = if status >= 500 { Level::Error } else { Level::Info };
+    let ((number, name), now) = (severity(level), now_ns());
+    out.extend_from_slice(b"{\"timeUnixNano\":\"");
+    decimal(out, now);
+    out.extend_from_slice(b"\",\"observedTimeUnixNano\":\"");
+    decimal(out, now);
+    out.extend_from_slice(b"\",\"severityNumber\":");
+    decimal(out, number.into());
+    out.extend_from_slice(b",\"severityText\":\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\",\"body\":{\"stringValue\":\"");
+    json_escaped(out, line);
+    out.extend_from_slice(
+        b"\"},\"attributes\":[{\"key\":\"komainu.log\",\"value\":{\"stringValue\":\"access\"}}",
+    );
+}
+
+/// Adds one more attribute; `kind` names the encoding of its value.
+fn write_attribute(out: &mut Vec<u8>, name: &str, kind: &str, value: &[u8]) {
+    out.extend_from_slice(b",{\"key\":\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\",\"value\":{\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\":\"");
+    json_escaped(out, value);
+    out.extend_from_slice(b"\"}}");
 }

@@ -4,6 +4,7 @@ use net::{Peer, RelaySide};
 
 use super::escape::{escaped, json_escaped};
 use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
+use crate::sink::LineForm;
 use http::encode::decimal;
 
 /// Log data of a stream connection that has ended.
@@ -107,7 +108,7 @@ impl StreamEnd {
     }
 
     /// The equivalent status, as in the logs of nginx's stream module.
-    fn status(self) -> u16 {
+    pub(super) fn status(self) -> u16 {
         match self {
             StreamEnd::Closed(_) | StreamEnd::Idle => 200,
             StreamEnd::Failed(_) => 400,
@@ -134,13 +135,24 @@ impl Access {
             return;
         }
         let mut lines = self.lines.borrow_mut();
-        match &self.format {
-            LineFormat::Json(_) => self.json_stream(&mut lines, record),
-            LineFormat::Combined | LineFormat::Console { .. } => self.combined_stream(&mut lines, record),
-            LineFormat::Logfmt(_) | LineFormat::Template(_) => self.logfmt_stream(&mut lines, record),
+        match self.sink.form() {
+            LineForm::Record => {
+                let mut line = Vec::new();
+                self.stream_line(&mut line, record);
+                self.stream_record(&mut lines, &line, record);
+            }
+            LineForm::Plain | LineForm::Message => self.stream_line(&mut lines, record),
         }
         lines.push(b'\n');
         self.hand_over_full(&mut lines);
+    }
+
+    fn stream_line(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
+        match &self.format {
+            LineFormat::Json(_) => self.json_stream(out, record),
+            LineFormat::Combined | LineFormat::Console { .. } => self.combined_stream(out, record),
+            LineFormat::Logfmt(_) | LineFormat::Template(_) => self.logfmt_stream(out, record),
+        }
     }
 
     /// Writes the line like a request in the combined format: the server as referrer, the reason for the end
@@ -239,7 +251,7 @@ fn numbers(record: &RelayedConnection<'_>) -> impl Iterator<Item = (&'static str
     numbers.into_iter().chain(connect).chain([("duration_ms", LineNumber::Ms(record.duration_us))])
 }
 
-fn client(out: &mut Vec<u8>, client: Peer) {
+pub(super) fn client(out: &mut Vec<u8>, client: Peer) {
     match client {
         Peer::Tcp(address) => write_ip(out, address.ip().to_canonical()),
         Peer::Unix => out.extend_from_slice(b"unix:"),

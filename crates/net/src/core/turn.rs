@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Core, TimerWaiter, TICK_TOKEN, Task};
+use super::{Core, TICK_TOKEN, Task, TimerWaiter};
 use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
