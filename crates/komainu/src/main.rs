@@ -1,8 +1,9 @@
-//! The binary: arguments, assembly of the configuration into handlers, and the supervisor.
+//! The command-line program: arguments, assembly of the configuration into handlers, and the supervisor.
 //!
-//! It owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a connection.
+//! The program owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a
+//! connection.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are listed from low to high; a module uses only those above it.
 
 mod terminal;
 mod assemble;
@@ -78,7 +79,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit status of commands that measure: 1 if an expectation does not hold, 2 if the measurement failed.
+/// Returns the exit status of commands that measure: 1 if an expectation does not hold, 2 if the measurement
+/// failed.
 fn judged(outcome: Result<bool, String>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -90,7 +92,7 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
     }
 }
 
-/// Prints what may repeat texts of others.
+/// Prints text that may contain control characters from other sources.
 fn report(text: String) -> Result<(), String> {
     print(&printable(&text))
 }

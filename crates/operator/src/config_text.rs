@@ -44,7 +44,7 @@ pub struct ConfigEdit {
 /// Reason that a change was rejected.
 #[derive(Debug)]
 pub struct EditError {
-    /// The status of the response.
+    /// HTTP status of the response.
     pub status: u16,
     /// JSON document of the response.
     pub document: Value,

@@ -84,7 +84,7 @@ pub(crate) fn start(
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
     let running = (server.stop(), server.listeners());
-    // Dropping the server would stop it; its thread ends on drain or with the process.
+    // The server is not joined: its thread ends when it drains, or with the process.
     std::mem::forget(server);
     Ok(running)
 }

@@ -1,8 +1,8 @@
-//! A checked configuration becomes handlers, subject by subject.
+//! Assembly of a checked configuration into handlers, by subject.
 //!
-//! It is the only room that knows both.
+//! This is the only module that knows both configuration and handlers.
 //!
-//! Modules, from low to high; a module uses only those above it.
+//! Modules are listed from low to high; a module uses only those above it.
 
 pub(crate) mod upstreams;
 pub(crate) mod dictionaries;
