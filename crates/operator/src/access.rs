@@ -126,7 +126,7 @@ impl ControlAccess {
         self.clients.iter().find(fits).map(|client| (client.name.as_str(), client.role))
     }
 
-    /// Warnings about the files, such as a token file that is readable by everyone.
+    /// Warnings about the files, such as a token file that every user can read.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

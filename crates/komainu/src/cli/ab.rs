@@ -95,7 +95,7 @@ pub(crate) struct Ab {
     url: String,
 }
 
-/// Runs `komainu ab`. Returns whether all expectations hold.
+/// Runs `komainu ab`. Returns false if there was no response.
 pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     if arguments.html_table {
         return Err("-w: `komainu bench --html FILE` writes a page".into());

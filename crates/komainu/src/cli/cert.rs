@@ -305,7 +305,7 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
 
 /// Runs `komainu trust`; returns the text to print.
 ///
-/// # Errors
+/// There is no valid local authority, or no step succeeded.
 /// The failed steps, if no step succeeded.
 pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();

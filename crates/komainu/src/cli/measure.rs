@@ -264,7 +264,7 @@ enum LoadShape {
     Json,
 }
 
-/// Runs `komainu bench`. Returns whether all expectations hold.
+/// Runs `komainu bench`. Returns whether there were responses and all expectations hold.
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     let mut out = PrintableOutput(io::stdout());
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {

@@ -428,7 +428,7 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
     let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
-    // Processes started by this thread are killed by the kernel when it ends.
+    // Workers have the kernel kill them when the thread that started them ends, which is this one.
     let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
         match privilege::restrict_children() {
             Ok(()) => attend(&asked, &theirs, &events),
