@@ -3,7 +3,7 @@
 //! The program owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a
 //! connection.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 mod terminal;
 mod assemble;
@@ -79,8 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the exit status of commands that measure: 1 if an expectation does not hold, 2 if the measurement
-/// failed.
+/// Converts the outcome of a measurement or import: exit status 1 if it was not as expected, 2 if it failed.
 fn judged(outcome: Result<bool, String>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

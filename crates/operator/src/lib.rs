@@ -3,7 +3,7 @@
 //! This crate owns the operations of a running server. It never changes the server itself: commands are sent
 //! to the thread that runs it.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 pub mod access;
 pub mod overview;

@@ -2,7 +2,7 @@
 //!
 //! This is the only module that knows both configuration and handlers.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 pub(crate) mod upstreams;
 pub(crate) mod dictionaries;

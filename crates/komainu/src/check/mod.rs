@@ -1,6 +1,6 @@
 //! Checks of a configuration and of the machine, made by `komainu check` and at each start.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 pub(crate) mod named_paths;
 pub(crate) mod path_doubts;

@@ -24,8 +24,8 @@ enum PathNeed {
     Socket,
 }
 
-/// Directives, by suffix, whose paths must exist before the server starts. Paths that the server creates
-/// itself or that may come and go are not listed.
+/// Directives, by suffix, with the requirement on their paths at a start. Paths that may come and go are not
+/// listed.
 const DIRECTIVES: [(&str, PathNeed); 36] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),

@@ -1,7 +1,7 @@
 //! Warnings for existing files and directories with unsuitable permissions or content, with their positions.
 //!
-//! Covered are directories and pages that the server's user cannot access, secrets that every user can read,
-//! and empty user lists.
+//! Checked are access of the server's user to directories and pages, secrets that every user can read,
+//! secrets and logs in served directories, and empty user lists.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -87,7 +87,7 @@ pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
     let inline = actions.filter_map(|action| match action {
-        // CGI programs have no such socket.
+        // CGI programs are started by this server and have no socket to check.
         config::Action::Proxy(proxy) => Some(&**proxy).filter(|proxy| proxy.cgi.is_none()),
         _ => None,
     });

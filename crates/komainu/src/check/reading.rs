@@ -40,7 +40,7 @@ pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String
     Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
 }
 
-/// Reads a configuration file. Warnings are written to stderr; returns their number.
+/// Reads a configuration file. Returns it with the number of warnings, which are written to stderr.
 ///
 /// # Errors
 /// The errors, rendered for the user.

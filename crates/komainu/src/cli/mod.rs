@@ -1,6 +1,6 @@
 //! The command line: arguments, and one module per command.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 pub(crate) mod values;
 pub(crate) mod measure;

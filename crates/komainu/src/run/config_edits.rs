@@ -81,8 +81,8 @@ impl RunningServer {
         }
     }
 
-    /// Checks that the supervisor has no part in the change: it acts with root's rights, on the file that it
-    /// has read itself.
+    /// Refuses changes that the supervisor would have to make: it acts with root's rights, and only on the
+    /// file that it has read itself.
     fn may_adopt(&self, config: &Config) -> Result<(), EditError> {
         let plan = self.current.plan();
         let before = &plan.config;

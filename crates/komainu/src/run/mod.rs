@@ -1,6 +1,6 @@
 //! Start, reload, upgrade, drain and stop of the server, and the supervisor.
 //!
-//! Modules are listed from low to high; a module uses only those above it.
+//! Modules, from low to high; a module uses only those above it.
 
 pub(crate) mod push;
 pub(crate) mod supervisor_answers;
