@@ -1,6 +1,7 @@
-//! The binary: arguments, assembly of the configuration into handlers, and the supervisor.
+//! The command-line program: arguments, assembly of the configuration into handlers, and the supervisor.
 //!
-//! It owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a connection.
+//! The program owns the process: signals, logs, descriptors and exit codes. It never parses HTTP or touches a
+//! connection.
 //!
 //! Modules, from low to high; a module uses only those above it.
 
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit status of commands that measure: 1 if an expectation does not hold, 2 if the measurement failed.
+/// Converts the outcome of a measurement or import: exit status 1 if it was not as expected, 2 if it failed.
 fn judged(outcome: Result<bool, String>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -90,7 +91,7 @@ fn judged(outcome: Result<bool, String>) -> ExitCode {
     }
 }
 
-/// Prints what may repeat texts of others.
+/// Prints text that may contain control characters from other sources.
 fn report(text: String) -> Result<(), String> {
     print(&printable(&text))
 }

@@ -1,12 +1,13 @@
-//! What commands print: it may be seen in a terminal, and repeats what servers, peers, certificates and names of files say.
+//! Output of commands, sanitized for terminals: it may repeat text of servers, peers, certificates and file
+//! names.
 
 use std::io::{self, Write};
 
-/// The beginning of a coloured text.
+/// First character of coloured text (ESC).
 const COLOURED: char = '\u{1b}';
 
-/// A text without control characters, and without those that change the order in which others are shown (Unicode's "Trojan Source");
-/// it keeps its lines.
+/// Replaces control characters, and characters that change the display order of others (Unicode's "Trojan
+/// Source"). Newlines and tabs are kept.
 pub(crate) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (index, line) in text.split('\n').enumerate() {
@@ -23,13 +24,13 @@ pub(crate) fn printable(text: &str) -> String {
     out
 }
 
-/// Writes a line to the standard error, which nobody may read.
+/// Writes a line to the standard error; failures are ignored.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
 
-/// Writes why a command has failed, after `error: `. Reports of a configuration, coloured or not, say that themselves and show no control
-/// character of it.
+/// Writes the error of a failed command, prefixed with `error: `. Configuration reports have their own prefix
+/// and are already free of control characters of the file.
 pub(crate) fn complain_of_error(text: &str) {
     if text.starts_with(COLOURED) {
         let _ = writeln!(io::stderr(), "{text}");
@@ -40,7 +41,7 @@ pub(crate) fn complain_of_error(text: &str) {
     }
 }
 
-/// An output that is [`printable`], whatever is written to it in whole characters.
+/// Writer that makes everything [`printable`]. Characters must not be split between writes.
 pub(crate) struct PrintableOutput<W>(pub(crate) W);
 
 impl<W: Write> Write for PrintableOutput<W> {

@@ -1,4 +1,5 @@
-//! Who may use the control listener over TCP: tokens, certificates of clients, and addresses that have tried wrong tokens.
+//! Access control of the control listener over TCP: tokens, client certificates and per-address counts of
+//! wrong tokens.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,39 +18,41 @@ use net::{CertificateInfo, CertificateStore, ClientCertificates, TlsAcceptor, Tl
 use certificates::tls;
 use process::config_files::ConfigFiles;
 
-/// Bytes of a token's file that are read.
+/// Maximum bytes read from a token file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// Wrong tokens from an address within [`WINDOW`], after which it is answered 429.
+/// Wrong tokens from one address within [`WINDOW`] after which it is answered 429.
 pub(crate) const FAILURES_MAX: u32 = 10;
-/// From the first wrong token of an address to its next chance.
+/// Period that starts at an address's first wrong token; the count is reset when it ends.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses whose wrong tokens are counted at the same time.
+/// Maximum number of addresses whose wrong tokens are counted.
 const ADDRESSES_MAX: usize = 1_024;
 
-/// A token, of which only a digest is kept: comparing digests takes as long whatever was guessed.
+/// A configured token. Only its digest is kept, so that the time of a comparison does not depend on the
+/// guess.
 struct KnownToken {
     name: String,
     role: TokenRole,
     digest: Vec<u8>,
 }
 
-/// Who may use the control listener by a configuration.
+/// Access rules of the control listener, read from one configuration.
 pub struct ControlAccess {
     tokens: Vec<KnownToken>,
-    /// What clients may do by their certificates, the first that fits.
+    /// Clients recognized by certificate; the first match applies.
     clients: Vec<ControlClient>,
-    /// The certificate of the listener and what it demands of clients', where it speaks TLS.
+    /// The listener's certificate and its requirements on client certificates; `None` without TLS.
     tls: Option<TlsSite>,
-    /// Whether figures and states are shown without a token.
+    /// Whether metrics and status are available without a token.
     pub(crate) is_open: bool,
     warnings: Vec<String>,
 }
 
 impl ControlAccess {
-    /// Reads the files of tokens and certificates.
+    /// Reads the token and certificate files.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds no token, by its name.
+    /// A file that cannot be read or contains no token, two files with the same token, or invalid TLS
+    /// settings.
     pub fn new(config: &Config, files: &ConfigFiles) -> io::Result<ControlAccess> {
         let control = &config.control;
         let (mut tokens, mut warnings): (Vec<KnownToken>, Vec<String>) = Default::default();
@@ -81,41 +84,41 @@ impl ControlAccess {
         });
         let clients = control.clients.clone();
         let access = ControlAccess { tokens, clients, tls, is_open: control.is_open, warnings };
-        // What is wrong with authorities and revocation lists shows here.
+        // Validates the authorities and revocation lists.
         access.secure(&TlsAcceptor::new(CertificateStore::new()))?;
         Ok(access)
     }
 
-    /// Has connections speak TLS as this configuration says.
+    /// Applies the TLS settings of this configuration to `acceptor`.
     ///
     /// # Errors
-    /// Authorities or revocation lists that are not valid.
+    /// Invalid authorities or revocation lists.
     pub(crate) fn secure(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
         let sites = vec![self.tls.clone()];
-        // Whatever name a client asks for.
+        // Serve the same certificate for every server name.
         let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites);
         replaced.map_err(|text| io::Error::new(io::ErrorKind::InvalidData, format!("`control.tls`: {text}")))
     }
 
-    /// Whether connections speak TLS.
+    /// Whether the listener speaks TLS.
     pub(crate) fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// What is demanded of clients' certificates: the number that connections carry that were admitted by it, 0 for nothing.
+    /// Id of the client certificate policy, also carried by the connections it admitted; 0 without one.
     pub(crate) fn policy(&self) -> u64 {
         self.tls.as_ref().and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
     }
 
-    /// Whether a client can have a role by its certificate.
+    /// Whether any role is granted by client certificate.
     pub(crate) fn has_clients(&self) -> bool {
         !self.clients.is_empty()
     }
 
-    /// The name and role of a client by its verified certificate.
+    /// Returns the name and role granted to a verified client certificate.
     pub(crate) fn client(&self, certificate: &CertificateInfo) -> Option<(&str, TokenRole)> {
         let fits = |client: &&ControlClient| {
-            // Exactly one of these is given.
+            // The configuration sets exactly one of the three.
             client.subject.as_ref().is_none_or(|subject| *subject == certificate.subject)
                 && client.san.as_ref().is_none_or(|san| certificate.alternatives.contains(san))
                 && client.fingerprint.as_ref().is_none_or(|sha256| *sha256 == certificate.sha256)
@@ -123,17 +126,18 @@ impl ControlAccess {
         self.clients.iter().find(fits).map(|client| (client.name.as_str(), client.role))
     }
 
-    /// What is doubtful about the files, in words.
+    /// Warnings about the files, such as a token file that every user can read.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Whether there is a token.
+    /// Whether any token is configured.
     pub(crate) fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    /// The name and role of a token. It is compared with all of them, whichever it is.
+    /// Returns the name and role of `token`. All tokens are compared, so that timing does not reveal which
+    /// one matched.
     pub(crate) fn holder(&self, token: &[u8]) -> Option<(&str, TokenRole)> {
         let given = digest(&SHA256, token);
         let mut holder = None;
@@ -159,7 +163,7 @@ fn text_of(path: &Path, file: &File) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| failed(path, "it is not text"))
 }
 
-/// The token of `Authorization: Bearer TOKEN`; empty where the field is something else.
+/// Returns the token of `Authorization: Bearer TOKEN`; empty for any other value.
 pub(crate) fn bearer(value: &[u8]) -> &[u8] {
     match value.split_at_checked(7) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => http::scan::trim(token),
@@ -167,28 +171,30 @@ pub(crate) fn bearer(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Addresses that have sent wrong tokens. An IPv6 address stands for its /64, which one customer has as a rule.
+/// Wrong tokens counted per address; IPv6 addresses are counted per /64, the usual allocation of one
+/// customer.
 #[derive(Default)]
 pub struct TokenFailures(Mutex<HashMap<IpAddr, AddressFailures>>);
 
 struct AddressFailures {
     since: Instant,
     count: u32,
-    /// A refusal because of them has been recorded.
+    /// Whether a refusal of this address has been recorded in the audit log.
     is_recorded: bool,
 }
 
-/// An address has sent too many wrong tokens.
+/// Refusal of an address that has sent too many wrong tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Blocked {
-    /// Until it may try again.
+    /// Time until the address may try again.
     pub(crate) wait: Duration,
-    /// It is the first refusal for that reason.
+    /// Whether this is the address's first refusal in the current window.
     pub(crate) is_first: bool,
 }
 
 impl TokenFailures {
-    /// Whether requests with a token from this address are refused, even where the token is right: nobody is to continue guessing.
+    /// Returns the refusal of requests with a token from this address. Correct tokens are refused as well, so
+    /// that guessing cannot continue.
     pub(crate) fn blocked(&self, address: IpAddr, now: Instant) -> Option<Blocked> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.get_mut(&counted_as(address))?;
@@ -199,7 +205,7 @@ impl TokenFailures {
         Some(Blocked { wait, is_first: !std::mem::replace(&mut found.is_recorded, true) })
     }
 
-    /// Counts a wrong token. Where too many addresses have sent some, the one that began first is forgotten.
+    /// Counts a wrong token. If the table is full, the address whose window began first is dropped.
     pub(crate) fn count(&self, address: IpAddr, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = counted_as(address);

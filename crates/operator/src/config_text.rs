@@ -1,21 +1,21 @@
-//! The text of a configuration, and changes of it that the control API asks for.
+//! The text of a configuration, and changes to it by the control API.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-/// The text of a configuration: all of its files.
+/// The text of all files of a configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigText {
     /// The file that includes the others.
     pub path: PathBuf,
-    /// As [`config::joined`] returns it.
+    /// All files as one text, as returned by [`config::joined`].
     pub joined: Arc<str>,
 }
 
 impl ConfigText {
-    /// Each file with its text.
+    /// Returns each file with its text.
     pub fn files(&self) -> Vec<(PathBuf, String)> {
         let mut parts = self.joined.split('\0');
         let main = (self.path.clone(), parts.next().unwrap_or_default().to_owned());
@@ -27,30 +27,31 @@ impl ConfigText {
     }
 }
 
-/// A change of the configuration.
+/// A requested change of the configuration.
 #[derive(Debug)]
 pub struct ConfigEdit {
-    /// The text that it was made from.
+    /// The text that the change is based on.
     pub before: Arc<str>,
-    /// The same files as they are to be.
+    /// The files of the configuration with their new texts.
     pub files: Vec<(PathBuf, String)>,
-    /// Whether it has to be written to the files, or is not to be; where nothing is said, it is if it can be.
+    /// Whether the change must be written to the files (`true`) or must not (`false`); `None` writes it if
+    /// possible.
     pub persist: Option<bool>,
-    /// Whether root asks for it.
+    /// Whether root requested the change.
     pub by_root: bool,
 }
 
-/// Why a change was not made.
+/// Reason that a change was rejected.
 #[derive(Debug)]
 pub struct EditError {
-    /// The status of the response.
+    /// HTTP status of the response.
     pub status: u16,
-    /// The configuration as JSON.
+    /// JSON document of the response.
     pub document: Value,
 }
 
 impl EditError {
-    /// With this text for people.
+    /// Creates an error with this message.
     pub fn new(status: u16, text: impl Into<String>) -> EditError {
         EditError { status, document: json!({ "error": text.into() }) }
     }

@@ -1,6 +1,7 @@
-//! The listener for those who operate the server (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
+//! The control listener (`[control] listen`): `GET /metrics`, and the API below `/v1/`.
 //!
-//! It is a small server of its own, with one thread, so that it answers however busy the others are. [`crate::listener`] opens and closes it.
+//! A separate server with one thread, so that it answers even when the serving cores are busy. Opened and
+//! closed by [`crate::listener`].
 
 use std::future::poll_fn;
 use std::io;
@@ -30,34 +31,34 @@ use telemetry::metrics::Metrics;
 use telemetry::protobuf_format;
 use telemetry::text_format;
 
-/// Connections at the same time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
-/// For a client to send its request, and between two.
+/// Timeout for a request head, and the keep-alive timeout.
 const HEAD_MS: u64 = 2_000;
 const IDLE_MS: u64 = 120_000;
-/// Requests of the API that are answered at the same time.
+/// Maximum number of API requests in progress.
 const UNDER_WAY_MAX: usize = 32;
 
-/// The request is for another server, or for a connection of another kind (RFC 9110 section 15.5.20).
+/// Status of a request for another server or another kind of connection (RFC 9110 section 15.5.20).
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
-/// What it answers from.
+/// Sources of the listener's responses.
 #[derive(Clone)]
 pub struct Operated {
     /// The operations below `/v1/`.
     pub api: Arc<Api>,
     /// Source of `GET /metrics`.
     pub metrics: Metrics,
-    /// Of the cores that serve.
+    /// Counters of the serving cores.
     pub counters: Vec<Arc<Counters>>,
-    /// Addresses that have sent wrong tokens.
+    /// Wrong tokens counted per address.
     pub failures: Arc<TokenFailures>,
 }
 
-/// Starts the server of these listeners; `is_leaving` says that it is about to end.
+/// Starts the server of these listeners; `is_leaving` is set before it closes and ends event streams.
 ///
 /// # Errors
-/// There can be no thread.
+/// The thread cannot be started.
 pub(crate) fn start(
     listeners: Vec<Listener>,
     tls: TlsAcceptor,
@@ -83,18 +84,18 @@ pub(crate) fn start(
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
     let running = (server.stop(), server.listeners());
-    // Its thread ends by itself, or with the process.
+    // The server is not joined: its thread ends when it drains, or with the process.
     std::mem::forget(server);
     Ok(running)
 }
 
-/// Whether a request is answered at all.
+/// Result of access control for a request.
 enum ControlEntry {
     Admitted(Caller),
     Refused {
         caller: Caller,
         response: ApiResponse,
-        /// Whether the audit log gets it: of many alike it gets the first.
+        /// Whether the refusal is written to the audit log; repeated ones are written once.
         is_recorded: bool,
     },
 }
@@ -123,7 +124,7 @@ impl OperatorService {
         exchange.reply(Status::OK, &fields, &document).await
     }
 
-    /// By a Unix socket everything can be done, by whoever may open it and is no application.
+    /// Admits clients of a Unix socket with the role `admin`, except processes of applications.
     fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
         let socket = exchange.unix_socket();
         let peer = socket.and_then(|socket| socket_peercred(socket).ok());
@@ -149,7 +150,7 @@ impl OperatorService {
         }
     }
 
-    /// Who asks, and what they may do.
+    /// Determines the caller of a request and its role.
     fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
         let request = exchange.request();
         let Peer::Tcp(address) = request.peer() else {
@@ -201,7 +202,7 @@ impl OperatorService {
         }
     }
 
-    /// Refuses a request, and records it.
+    /// Refuses a request and records the refusal.
     async fn refuse(
         &self,
         exchange: &mut Exchange<'_>,
@@ -214,7 +215,7 @@ impl OperatorService {
         reply(exchange, response).await
     }
 
-    /// The API below `/v1/`.
+    /// Answers requests below `/v1/`.
     async fn api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
         let request = exchange.request();
         let mut asked = asked(&request, caller);
@@ -246,7 +247,7 @@ impl OperatorService {
     }
 }
 
-/// The answer to a request without a token and without a certificate that counts, where each needs one.
+/// Returns the refusal of a request without a token or a known client certificate.
 fn without_credentials(access: &ControlAccess) -> ApiResponse {
     let token = "send a token as `Authorization: Bearer TOKEN`";
     let certificate = "connect with a certificate that `[[control.client]]` names";
@@ -259,7 +260,7 @@ fn without_credentials(access: &ControlAccess) -> ApiResponse {
     }
 }
 
-/// A request without its body.
+/// Converts a request, without its body.
 fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ApiRequest {
@@ -292,8 +293,8 @@ async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(),
     exchange.reply(status, &fields, format!("{:#}\n", response.document).as_bytes()).await
 }
 
-/// The refusal of a request to change something that a page of another origin may have made a browser send: without asking first
-/// (CORS) it can send no JSON.
+/// Refuses a state-changing request that a page of another origin may have sent from a browser (CSRF).
+/// Without a CORS preflight such a page cannot send JSON.
 fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
     let kind = request.field(Name::ContentType).unwrap_or_default();
     let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
@@ -319,13 +320,13 @@ impl Service for OperatorService {
         let has_expired = request.tls().is_some_and(|tls| tls.has_expired(exchange.core().unix_s()));
         let policy = request.tls().map(|tls| tls.policy);
         if self.is_network && (has_expired || policy != access.has_tls().then(|| access.policy())) {
-            // The connection was made before a reload that has changed what is demanded of clients: it ends with this.
+            // The connection was made before a reload changed the TLS requirements; close it.
             let why = "the demands on connections have changed: connect again";
             return Err(Fault::Reject(Reject::new(MISDIRECTED, why)));
         }
         let entry = self.entry(exchange, &access);
         let request = exchange.request();
-        // Which of two counts, others may see differently.
+        // Recipients may disagree about which of several values counts.
         for (name, why) in [
             (Name::Authorization, "there are several fields `Authorization`: send one"),
             (Name::Origin, "there are several fields `Origin`: send one"),
@@ -334,9 +335,10 @@ impl Service for OperatorService {
                 return exchange.refuse(Status::BAD_REQUEST, why).await;
             }
         }
-        // A page of elsewhere whose name was made to point here (DNS rebinding) gets nothing: it has no token.
+        // Protects against DNS rebinding: a page of another origin has no token, but may use a name that
+        // resolves here.
         let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
-        // Through TLS such a page gets no connection: the certificate is not for its name.
+        // Over TLS the browser rejects the connection, because the certificate does not match that name.
         let is_clear = self.is_network && request.tls().is_none();
         if is_clear && has_none && !is_plain_host(request.authority()) {
             let why = "ask by the address of this server, not by a name, or with a token";
@@ -394,7 +396,7 @@ impl Service for OperatorService {
     fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-/// How many requests of the API are being answered, each by a thread.
+/// Number of API requests in progress, each on its own thread.
 #[derive(Clone, Default)]
 struct UnderWay(Arc<AtomicUsize>);
 
@@ -413,7 +415,7 @@ impl Drop for UnderWayPlace {
     }
 }
 
-/// Runs what may take long, such as a reload, on a thread of its own.
+/// Runs blocking work, such as a reload, on its own thread.
 async fn on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiResponse {
     let shared: Arc<Mutex<(Option<ApiResponse>, Option<Waker>)>> = Arc::default();
     let theirs = shared.clone();
@@ -440,7 +442,7 @@ async fn on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiRe
     .await
 }
 
-/// Whether a request names an IP address or `localhost`.
+/// Whether the request's host is an IP address or `localhost`.
 fn is_plain_host(authority: &[u8]) -> bool {
     let host = http::target::split_port(authority).map_or(authority, |(host, _)| host);
     let text = std::str::from_utf8(host).unwrap_or_default();
@@ -449,7 +451,7 @@ fn is_plain_host(authority: &[u8]) -> bool {
 }
 
 impl Operated {
-    /// What there is to measure.
+    /// Collects all metrics.
     pub fn families(&self) -> Vec<Family> {
         families::families(&self.metrics, &self.gauges())
     }

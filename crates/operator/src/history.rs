@@ -1,4 +1,4 @@
-//! The last hour of a server, so that a dashboard that is opened has charts at once.
+//! Metrics of the last hour, so that charts of the dashboard are filled when it is opened.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,14 +16,15 @@ use crate::overview::{bounds_ms, percentile};
 use crate::socket::ServerInfo;
 use telemetry::metrics::{Metrics, STATUS_MIN};
 
-/// The time between two points.
+/// Interval between two points.
 const STEP: Duration = Duration::from_secs(5);
-/// Points that are kept: an hour.
+/// Maximum number of points: one hour.
 const POINTS_MAX: usize = 720;
-/// Steps between two readings of memory: the kernel walks the page tables of each process for it.
+/// Steps between two readings of memory, which are expensive: the kernel walks the page tables of each
+/// process.
 const MEMORY_STEPS: usize = 12;
 
-/// The points of the last hour, the oldest first.
+/// The points of the last hour, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     points: Arc<Mutex<HistoryPoints>>,
@@ -36,7 +37,7 @@ struct HistoryPoints {
     last_unix_ms: u64,
 }
 
-/// What happened in one step, and how the server stood at its end.
+/// Rates during one step, and the state at its end.
 #[derive(Clone, Copy, Debug, Default)]
 struct HistoryPoint {
     requests_per_s: f64,
@@ -45,14 +46,14 @@ struct HistoryPoint {
     p99_ms: Option<f64>,
     waiting: u64,
     connections: u64,
-    /// Cores that the server used.
+    /// CPU usage of the server, in cores.
     cpu: f64,
-    /// Of the server and its applications; 0 where it cannot be read.
+    /// Memory of the server and its applications; 0 if it cannot be read.
     memory_bytes: u64,
     held_bytes: u64,
 }
 
-/// Counts since the start, of which points are the differences.
+/// Counts since the start; points are their differences.
 #[derive(Clone, Debug)]
 struct HistoryCounts {
     at: Instant,
@@ -63,10 +64,10 @@ struct HistoryCounts {
 }
 
 impl History {
-    /// Starts the thread that adds a point at each step; the second time it does nothing.
+    /// Starts the thread that adds a point at each step; later calls do nothing.
     ///
     /// # Errors
-    /// There can be no thread.
+    /// The thread cannot be started.
     pub(crate) fn begin(&self, info: &Arc<ServerInfo>) -> io::Result<()> {
         if self.has_begun.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -99,7 +100,7 @@ impl History {
         Ok(())
     }
 
-    /// The points as arrays, one for each figure.
+    /// Returns the points as one array per metric.
     pub(crate) fn document(&self) -> Value {
         let points = lock(&self.points);
         let column = |of: fn(&HistoryPoint) -> Value| points.points.iter().map(of).collect::<Vec<_>>();
@@ -152,7 +153,7 @@ impl HistoryCounts {
         counts
     }
 
-    /// What happened since then. Counts of routes that a reload has removed are missing now: they count as nothing.
+    /// Returns the rates since `before`. Decreases, from routes that a reload has removed, count as 0.
     fn since(&self, before: &HistoryCounts) -> HistoryPoint {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let classes: [u64; DURATION_CLASSES] =
@@ -169,7 +170,7 @@ impl HistoryCounts {
     }
 }
 
-/// The memory of the server and its applications, what they share counted once (PSS).
+/// Memory of the server and its applications, with shared pages divided among them (PSS).
 fn memory(info: &ServerInfo) -> u64 {
     let apps = info.hosting.snapshots();
     let workers = apps.iter().flat_map(|(_, app)| &app.processes).filter_map(|process| process.usage);

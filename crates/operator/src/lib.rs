@@ -1,6 +1,7 @@
 //! The control socket and listener, the control API and the dashboard.
 //!
-//! It owns the operations of a running server. It never changes the server itself: commands go to the thread that runs it.
+//! This crate owns the operations of a running server. It never changes the server itself: commands are sent
+//! to the thread that runs it.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

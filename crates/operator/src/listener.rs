@@ -1,4 +1,4 @@
-//! Opens the control listener, changes its address by a reload, and closes it.
+//! Opening, changing and closing the control listener.
 
 use std::io;
 use std::path::Path;
@@ -17,30 +17,30 @@ use process::control_file;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
 
-/// How long a server that replaces another one tries to listen where that one still does.
+/// Time for which a replacing server retries to bind an address that its predecessor still uses.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What is listened on for an address.
+/// Returns the sockets to bind for an address.
 fn listens(address: &Listen, is_tls: bool) -> Vec<net::Listen> {
     let listen = |bind: net::Bind| net::Listen { tls: is_tls, ..bind.into() };
     options::binds(address).into_iter().map(listen).collect()
 }
 
-/// The control listener, open or not. Clones are the same.
+/// The control listener, open or not. Clones share their state.
 #[derive(Clone)]
 pub struct ControlListener {
     operated: Operated,
     link: Option<SupervisorLink>,
     notices: ErrorLog,
-    /// How connections speak TLS.
+    /// TLS settings of new connections.
     tls: TlsAcceptor,
     state: Arc<Mutex<ListenerState>>,
 }
 
 #[derive(Default)]
 struct ListenerState {
-    /// What the configuration in force asks for, and whether connections speak TLS.
+    /// Address of the active configuration, and whether its connections use TLS.
     wanted: Option<(Listen, bool)>,
     open: Option<OpenListener>,
     is_closed: bool,
@@ -53,25 +53,25 @@ struct OpenListener {
 }
 
 impl OpenListener {
-    /// Takes no more connections; requests under way get their answers.
+    /// Stops accepting connections; requests in progress are completed.
     fn close(self) {
         self.is_leaving.store(true, Ordering::Relaxed);
         self.stop.drain();
     }
 }
 
-/// What a new configuration changes.
+/// Difference between the open listener and a new configuration.
 pub enum ControlChange {
-    /// Nothing but permissions.
+    /// Only permissions change.
     Same(Control),
-    /// Whether connections to the same address speak TLS.
+    /// TLS is switched on or off for the same address.
     Security(Listen, bool, NewListeners),
-    /// The address: there are its sockets, if it has one.
+    /// The address changes; its sockets are already bound, if there is one.
     Address(Option<(Listen, bool)>, Vec<Listener>),
 }
 
 impl ControlListener {
-    /// Not open yet.
+    /// Creates a closed listener.
     pub fn new(operated: Operated, link: Option<SupervisorLink>, notices: ErrorLog) -> ControlListener {
         let tls = TlsAcceptor::new(CertificateStore::new());
         ControlListener { operated, link, notices, tls, state: Arc::default() }
@@ -81,10 +81,11 @@ impl ControlListener {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens it where a configuration says so. A server that replaces another one listens as soon as that one does no more.
+    /// Opens the listener if the configuration has one. A replacing server retries in the background until
+    /// its predecessor has released the address.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     pub fn open(&self, control: &Control, access: &ControlAccess, replaces: bool) -> io::Result<()> {
         access.secure(&self.tls)?;
         let Some(address) = &control.listen else { return Ok(()) };
@@ -99,7 +100,7 @@ impl ControlListener {
         }
     }
 
-    /// Tries to open it until the predecessor listens no more.
+    /// Retries until the predecessor has released the address.
     fn open_later(&self, address: &Listen, control: &Control, error: io::Error) {
         let until = Instant::now() + PREDECESSOR_MAX;
         let is_wanted = || {
@@ -159,10 +160,11 @@ impl ControlListener {
         Ok(())
     }
 
-    /// What a new configuration changes; the sockets of another address are bound here, before anything else changes.
+    /// Compares with a new configuration. Sockets of a new address are bound here, before anything else
+    /// changes.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     pub fn prepare(&self, control: &Control) -> io::Result<ControlChange> {
         let state = self.state();
         let wanted = control.listen.clone().map(|address| (address, control.tls.is_some()));
@@ -173,7 +175,7 @@ impl ControlListener {
             (&state.wanted, &wanted, &state.open)
             && before == address
         {
-            // All of them are open: none is to be bound.
+            // All sockets are open already, so none has to be bound.
             let not_open = |_, _, _: &[net::Bind]| Err(io::Error::other("the control listener has changed"));
             let same = open.listeners.prepare(listens(address, *is_tls), not_open)?;
             return Ok(ControlChange::Security(address.clone(), *is_tls, same));
@@ -183,10 +185,10 @@ impl ControlListener {
         Ok(ControlChange::Address(wanted, bound.unwrap_or_default()))
     }
 
-    /// Opens the new address, and then closes the old one, of which requests under way get their answers.
+    /// Opens the new address and then closes the old one, whose requests in progress are completed.
     ///
     /// # Errors
-    /// There can be no thread; the permissions cannot be changed.
+    /// The thread cannot be started, or the permissions cannot be changed.
     pub fn change(&self, change: ControlChange, access: &ControlAccess) -> io::Result<()> {
         access.secure(&self.tls)?;
         match change {
@@ -213,12 +215,12 @@ impl ControlListener {
         }
     }
 
-    /// The addresses at which it is open.
+    /// Returns the URLs of the open listener.
     pub fn urls(&self) -> Vec<net::ListenUrl> {
         self.state().open.as_ref().map(|open| open.listeners.urls()).unwrap_or_default()
     }
 
-    /// Listens no more: a server that replaces this one is to be seen at the address.
+    /// Closes the listener for good, so that a replacing server can bind the address.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

@@ -1,10 +1,11 @@
-//! Which processes may use a control socket: those of applications may not, whatever their user is.
+//! Access control of Unix control sockets: processes of applications are refused, whatever their user.
 //!
-//! An application may run as the user that the server runs as, who may control the server. So the permissions of a socket are not enough:
-//! an application with a `sandbox` could remove it. A process is refused
-//! - that descends from the server or its supervisor: the server is a subreaper, so orphans of applications do too;
-//! - that runs as the user of a sandboxed application and has more seccomp filters than the server: a sandboxed process cannot lose them,
-//!   wherever it is in the tree of processes. Tools of other users, which may have filters of their own, are not concerned.
+//! An application may run as the server's user, who may control the server. Socket permissions are therefore
+//! not sufficient: an application with a `sandbox` could remove it. A process is refused
+//! - if it descends from the server or its supervisor. The server is a subreaper, so this includes orphans;
+//! - if it runs as the user of a sandboxed application and has more seccomp filters than the server. Filters
+//!   cannot be removed, so this also holds for processes outside the server's tree. Processes of other users,
+//!   which may have filters of their own, are not affected.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,19 +14,20 @@ use rustix::net::sockopt::socket_peercred;
 
 use rights::process_status::{ProcessStatus, pid_of};
 
-/// The longest way from a process to the first one that is looked at.
+/// Maximum number of ancestors that are examined.
 const ANCESTORS_MAX: usize = 256;
 
-/// Why a process may not use a control socket.
+/// Reason that a process may not use a control socket.
 pub(crate) struct PeerRefusal {
-    /// For people.
+    /// Message for the client and the log.
     pub(crate) text: String,
-    /// Whether the process is known to be one that may not. One that has ended may have been a command that asked nothing.
+    /// Whether the process was identified. If not, it has ended or is in another PID namespace, and may be
+    /// harmless.
     pub(crate) is_known: bool,
 }
 
-/// Why the process that has connected to a Unix socket may not use it; `None` if it may. `supervisor` is the id of the server's supervisor,
-/// and `may_be_sandboxed` says whether processes of a user may be in a sandbox.
+/// Returns why the peer of a Unix socket may not use it; `None` if it may. `supervisor` is the process id of
+/// the server's supervisor; `may_be_sandboxed` returns whether processes of a user may be sandboxed.
 pub(crate) fn refusal(
     socket: impl AsFd,
     supervisor: Option<u32>,
@@ -37,7 +39,7 @@ pub(crate) fn refusal(
     };
     let known = |text| Some(PeerRefusal { text, is_known: true });
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
-    // Names the process even if another one has its id by now. Kernels before 6.5 have none.
+    // A pidfd refers to the peer even if its process id was reused. Not available before Linux 6.5.
     let handle: Option<OwnedFd> = getsockopt(&socket.as_fd(), sockopt::PeerPidfd).ok();
     let pid = peer.pid.as_raw_pid().cast_unsigned();
     let found = ProcessStatus::of(pid);
@@ -56,7 +58,7 @@ pub(crate) fn refusal(
     }
 }
 
-/// Whether one of these processes is an ancestor of the process.
+/// Whether one of `ancestors` is an ancestor of the process.
 fn descends_from(process: ProcessStatus, ancestors: &[Option<u32>]) -> bool {
     let mut at = Some(process);
     for _ in 0..ANCESTORS_MAX {
@@ -69,6 +71,6 @@ fn descends_from(process: ProcessStatus, ancestors: &[Option<u32>]) -> bool {
         }
         at = ProcessStatus::of(parent);
     }
-    // So many ancestors are made on purpose.
+    // A longer chain is assumed to be an attempt to evade the check.
     true
 }

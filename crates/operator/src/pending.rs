@@ -1,37 +1,38 @@
-//! A command that waits for the thread which does one after the other. Whoever waits too long takes it back, and knows that it is not done.
+//! Commands queued for a thread that executes them one at a time. A caller that waits too long withdraws its
+//! command, which is then never executed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// How long a command may wait until it is begun.
+/// Maximum time that a command waits in the queue.
 pub const BEGIN_MAX: Duration = Duration::from_secs(10);
 
-/// Where the outcome of a command is sent to.
+/// Sending end of a command's outcome.
 pub struct PendingReply<T> {
     outcome: SyncSender<T>,
-    /// Set once, by whoever begins the command or takes it back.
+    /// Set once: when the command begins, or when the caller withdraws it.
     is_claimed: Arc<AtomicBool>,
 }
 
-/// Where the outcome of a command arrives.
+/// Receiving end of a command's outcome.
 pub struct PendingOutcome<T> {
     outcome: Receiver<T>,
     is_claimed: Arc<AtomicBool>,
 }
 
-/// Why there is no outcome.
+/// Reason that a command has no outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoOutcome {
-    /// It was not begun in time, and never will be.
+    /// The command was not begun in time and is withdrawn.
     Busy,
     /// The thread has ended.
     Ended,
 }
 
 impl NoOutcome {
-    /// For whoever asked.
+    /// Returns the message for the caller.
     pub fn text(&self) -> String {
         match self {
             NoOutcome::Busy => {
@@ -45,7 +46,7 @@ impl NoOutcome {
     }
 }
 
-/// Both ends of a command.
+/// Creates both ends of a command.
 pub fn pending<T>() -> (PendingReply<T>, PendingOutcome<T>) {
     let (sender, outcome) = sync_channel(1);
     let is_claimed = Arc::new(AtomicBool::new(false));
@@ -53,23 +54,23 @@ pub fn pending<T>() -> (PendingReply<T>, PendingOutcome<T>) {
 }
 
 impl<T> PendingReply<T> {
-    /// Whether the command is to be done: it was not taken back.
+    /// Claims the command for execution. Returns false if the caller has withdrawn it.
     pub fn begin(&self) -> bool {
         !self.is_claimed.swap(true, Ordering::AcqRel)
     }
 
     /// Sends the outcome.
     pub fn send(self, outcome: T) {
-        // Whoever asked may have left.
+        // The receiver may have been dropped.
         let _ = self.outcome.send(outcome);
     }
 }
 
 impl<T> PendingOutcome<T> {
-    /// Waits until the command is done, but not longer than `begin_max` until it is begun.
+    /// Waits at most `begin_max` for the command to begin, and without limit for its outcome.
     ///
     /// # Errors
-    /// It is not done.
+    /// The command was withdrawn, or the thread ended.
     pub fn wait(self, begin_max: Duration) -> Result<T, NoOutcome> {
         match self.outcome.recv_timeout(begin_max) {
             Ok(outcome) => Ok(outcome),
@@ -91,7 +92,7 @@ mod tests {
         let (reply, outcome) = pending::<u8>();
         assert_eq!(outcome.wait(Duration::ZERO), Err(NoOutcome::Busy));
         assert!(!reply.begin());
-        // Once it is begun its end is waited for, however long that takes.
+        // A command that has begun is awaited without limit.
         let (reply, outcome) = pending();
         assert!(reply.begin());
         let thread = std::thread::spawn(move || outcome.wait(Duration::ZERO));

@@ -1,8 +1,9 @@
-//! The control socket, by which `komainu status`, `reload`, `upgrade` and `cache` reach a running server.
+//! The control socket, used by `komainu status`, `reload`, `upgrade` and `cache` to reach a running server.
 //!
-//! Each server has a socket of its own, `PID.sock`, in a folder that belongs to its user alone. A client sends one line
-//! and reads one JSON document, up to the end of the stream; until it is there the server sends an empty line every second. A client has 2 s for its line and 2 s to take the document;
-//! each client has a thread of its own, so that a slow one delays nobody.
+//! Each server has its own socket, `PID.sock`, in a directory that belongs to its user. A client sends one
+//! line and reads one JSON document, up to the end of the stream; until the document is ready the server
+//! sends an empty line every second. Clients have 2 s to send the line and 2 s to read the document. Each
+//! client has its own thread, so that a slow one does not delay others.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
@@ -40,25 +41,26 @@ use telemetry::families::{LimitMetrics, QueueMetrics};
 use telemetry::metrics::Metrics;
 use telemetry::rule_counters::RuleCount;
 
-/// For a client to send its line, and again for it to take the document.
+/// Time for a client to send its line, and again to read the document.
 pub const CLIENT_MAX: Duration = Duration::from_secs(2);
-/// Clients served at the same time.
+/// Maximum number of clients.
 const CLIENTS_MAX: usize = 64;
-/// The pause after an accept that failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: usize = 4096;
-/// The same for a request of the API, which may bring a whole configuration.
+/// Maximum length of an API request line, which may contain a whole configuration.
 const API_LINE_BYTES_MAX: usize = 4 << 20;
-/// How often a server that works on a command gives one.
+/// Interval of the empty lines sent while a command is executed.
 const LIFE_SIGN: Duration = Duration::from_secs(1);
-/// Lines of the error log in a status.
+/// Lines of the error log in the status.
 const EVENTS_SHOWN: usize = 50;
 
-/// Where this user's servers have their sockets: the unit's `RuntimeDirectory` under systemd; `/run/komainu` for root;
-/// else `komainu` in `XDG_RUNTIME_DIR` or `/run/user/UID`, or `komainu-UID` in the folder for temporary files.
+/// Returns the directory for sockets of this user's servers: the unit's `RuntimeDirectory` under systemd;
+/// `/run/komainu` for root; otherwise `komainu` in `XDG_RUNTIME_DIR` or `/run/user/UID`, or `komainu-UID` in
+/// the directory for temporary files.
 pub fn folder() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    // systemd gives several as one list, the first of them is ours as well.
+    // systemd passes several directories as one list; use the first.
     if let Some(folders) = variable("RUNTIME_DIRECTORY")
         && let Some(first) = std::env::split_paths(&folders).next()
     {
@@ -83,13 +85,14 @@ fn temporary_folder(uid: u32) -> PathBuf {
     std::env::temp_dir().join(format!("komainu-{uid}"))
 }
 
-/// Where servers of another user may have their sockets, as [`folder`] says for that user.
+/// Returns the directories that [`folder`] may return for another user.
 pub fn folder_of_user(uid: u32) -> Vec<PathBuf> {
     let of_session = Path::new("/run/user").join(uid.to_string()).join("komainu");
     vec![of_session, temporary_folder(uid), Path::new("/tmp").join(format!("komainu-{uid}"))]
 }
 
-/// The folder, made where it is missing. One that others can write to is not used: they could pose as a server.
+/// Returns the socket directory, created if missing. A directory that others can write to is rejected: they
+/// could impersonate a server.
 fn own_folder() -> io::Result<PathBuf> {
     let folder = folder();
     let named =
@@ -122,29 +125,29 @@ fn own_folder() -> io::Result<PathBuf> {
     )))
 }
 
-/// What has become of a reload, before applications are loaded.
+/// Result of a reload, before applications are loaded.
 pub struct Reloaded {
-    /// For people.
+    /// Message for the operator.
     pub reported: Result<String, String>,
-    /// What clients will refuse of the certificates that are in use now, in words.
+    /// Problems of the active certificates for which clients will reject them.
     pub warnings: Vec<String>,
-    /// Applications are being loaded by the configuration as it is now.
+    /// Whether the new configuration is active and applications are being loaded.
     pub is_in_force: bool,
-    /// The server did something else and has read nothing: it can be asked again.
+    /// Whether the server was busy and read nothing, so that the reload can be retried.
     pub is_later: bool,
 }
 
-/// What a server counts of its work.
+/// Counters and events of a server.
 pub struct Counted {
     /// Counts of all cores.
     pub metrics: Metrics,
-    /// Of the cores that serve.
+    /// Counters of the serving cores.
     pub cores: Vec<Arc<Counters>>,
     /// The last lines of the error log.
     pub events: EventRing,
 }
 
-/// What a server says about itself.
+/// The parts of a running server that the control socket and API use.
 pub struct ServerInfo {
     /// The applications that run.
     pub hosting: Arc<Hosting>,
@@ -154,53 +157,53 @@ pub struct ServerInfo {
     pub listeners: net::Listeners,
     /// Time of the start.
     pub since: Instant,
-    /// Counts of limits, queues and rules.
+    /// Counters and events.
     pub counted: Counted,
     /// The memory budget of connections.
     pub memory: net::MemoryBudget,
-    /// What the serving threads are restricted by, for people.
+    /// Description of the sandbox of the serving threads.
     pub sandbox: String,
-    /// The process id of the supervisor, and the link to it, where there is one.
+    /// Process id of the supervisor and the link to it, if there is one.
     pub supervisor: Option<(u32, SupervisorLink)>,
-    /// The certificates that it obtains by itself, where it does.
+    /// Certificates obtained by the server itself; unset if it obtains none.
     pub certificates: Arc<OnceLock<RunningCertificates>>,
-    /// Does what a line says after `cache `: the document for who sent it.
+    /// Executes a cache command (the line after `cache `) and returns the document for the client.
     pub cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
-    /// What the limits on how often clients ask have done.
+    /// Returns the metrics of rate limits.
     pub limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
-    /// What the queues of routes hold.
+    /// Returns the metrics of the routes' queues.
     pub queues: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
-    /// What rules that few routes have did.
+    /// Returns the counts of rules that only some routes have.
     pub rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
-    /// The groups of upstream servers.
+    /// Returns the groups of upstream servers.
     pub upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
-    /// The same, each with its name.
+    /// Returns the groups of upstream servers with their names.
     pub groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
-    /// Opens the logs again.
+    /// Reopens the logs; returns the failures.
     pub reopen: Box<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// Those in files.
+    /// Returns the certificates loaded from files.
     pub file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
     /// The generations of the configuration.
     pub generations: Arc<Generations>,
-    /// The text of the configuration that is in force, where it comes from a file.
+    /// Returns the text of the active configuration; `None` if it does not come from a file.
     pub text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
-    /// Changes it, and waits until that is done.
+    /// Changes the configuration and waits for the result.
     pub edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
-    /// Reads the configuration again, and waits until that is done.
+    /// Reloads the configuration and waits for the result.
     pub reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
-    /// Starts the program again, and waits until that has taken over or has failed.
+    /// Starts a new process of the program and waits until it has taken over or failed.
     pub upgrade: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
 impl ServerInfo {
-    /// Why the process that has connected to a Unix socket may not control the server; `None` if it may.
+    /// Returns why the peer of a Unix socket may not control the server; `None` if it may.
     pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<PeerRefusal> {
         let supervisor = self.supervisor.as_ref().map(|(pid, _)| *pid);
         peer::refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
     }
 }
 
-/// A server's socket. Its file is removed when it is dropped.
+/// A server's control socket. Dropping it removes its file.
 pub struct Socket {
     /// The listening control socket.
     pub listener: UnixListener,
@@ -208,18 +211,19 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds the socket of this process, and removes those that killed servers of this user have left behind.
+    /// Binds the socket of this process, and removes stale sockets of this user's killed servers.
     ///
     /// # Errors
-    /// Where there can be no socket.
+    /// The directory cannot be used, or the socket cannot be created.
     pub fn bind() -> io::Result<Socket> {
         let folder = own_folder()?;
-        // Servers that run are not disturbed; the one that this process replaces would take it for an application.
+        // Sockets of running servers are not probed: the predecessor would take this process for an
+        // application.
         for (_, path) in sockets(&folder).into_iter().filter(|(pid, _)| ProcessStatus::of(*pid).is_none()) {
             remove_if_stale(&path);
         }
         let path = folder.join(format!("{}.sock", std::process::id()));
-        // Of an earlier process with this id.
+        // Left behind by an earlier process with the same id.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
@@ -229,18 +233,19 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Somebody may have removed it before.
+        // The file may have been removed already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Answers a request of the API in a line, `{ "method", "path", … }`, of this user.
+/// Answers an API request line, `{ "method", "path", … }`, sent by the user with this id.
 pub type ApiLine = Arc<dyn Fn(&str, u32) -> Value + Send + Sync>;
 
-/// Answers clients of `listener`, on a thread of its own, until the process ends. Only root and `user` are answered.
+/// Answers clients of `listener` on a separate thread until the process ends. Only root and `user` are
+/// accepted.
 ///
 /// # Errors
-/// Where there can be no thread.
+/// The thread cannot be started.
 pub fn serve(
     listener: UnixListener,
     user: u32,
@@ -252,7 +257,8 @@ pub fn serve(
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
-                // Without descriptors every accept fails at once, whether there is a client or not.
+                // Without free file descriptors every accept fails at once, whether or not a client is
+                // waiting.
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
@@ -264,7 +270,7 @@ pub fn serve(
     Ok(())
 }
 
-/// Starts a thread for a client.
+/// Checks a client and starts its thread.
 fn admit(
     client: UnixStream,
     user: u32,
@@ -301,7 +307,7 @@ fn admit(
     Ok(())
 }
 
-/// The clients that are being served. Cheap to clone.
+/// Count of the clients being served. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ControlClients(Arc<AtomicUsize>);
 
@@ -311,7 +317,7 @@ impl ControlClients {
         CountedClient(self.0.clone())
     }
 
-    /// Waits until all of them have their documents, as long as one may take for that.
+    /// Waits until all clients have received their documents, at most [`CLIENT_MAX`].
     pub fn wait(&self) {
         let until = Instant::now() + CLIENT_MAX;
         while self.0.load(Ordering::Relaxed) > 0 && Instant::now() < until {
@@ -320,7 +326,7 @@ impl ControlClients {
     }
 }
 
-/// A client that is being served, as long as it lives.
+/// A client being served, counted until dropped.
 struct CountedClient(Arc<AtomicUsize>);
 
 impl Drop for CountedClient {
@@ -341,13 +347,13 @@ fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine
             Some(request) => api(request, uid),
             None => obey(&line, &info),
         };
-        // Fails only where the client has left.
+        // Fails only if the client has disconnected.
         let _ = done.send(document);
     })?;
     loop {
         match document.recv_timeout(LIFE_SIGN) {
             Ok(document) => return send(client, &document),
-            // White space between JSON documents: the client sees that the server lives.
+            // White space before the JSON document shows the client that the server is alive.
             Err(RecvTimeoutError::Timeout) => client.write_all(b"\n")?,
             Err(RecvTimeoutError::Disconnected) => {
                 return send(client, &json!({ "error": "the command failed: see the error log" }));
@@ -356,7 +362,7 @@ fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine
     }
 }
 
-/// Does what a line says; the document for who sent it.
+/// Executes a command line and returns the document for the client.
 pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
     match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
         ("ping", "") => json!({
@@ -397,15 +403,15 @@ pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
     }
 }
 
-/// Whether the server serves, or finishes what runs before it ends.
+/// Returns whether the server accepts requests or is draining.
 fn state(info: &ServerInfo) -> &'static str {
     if info.stop.is_draining() { DRAINING } else { "serving" }
 }
 
-/// The state of a server that finishes what runs before it ends.
+/// State of a server that finishes its requests before it ends.
 pub const DRAINING: &str = "draining";
 
-/// The result of a reload, once the applications are loaded or do not load.
+/// Returns the result of a reload once the applications have loaded or failed.
 fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
     let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
     match reported {
@@ -419,7 +425,8 @@ fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
     }
 }
 
-/// A result with the warnings of the configuration that is in use. Of an error the text alone is shown.
+/// Adds the warnings of the active configuration. In an error they are appended to its text, the only part
+/// that is shown.
 fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
     let text = document["error"].as_str().map(|error| {
         let warnings = warnings.iter().map(|text| format!("\nwarning: {text}"));
@@ -432,7 +439,7 @@ fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
     document
 }
 
-/// Reads up to a newline, or to the end of the stream.
+/// Reads up to a newline or the end of the stream.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let until = Instant::now() + CLIENT_MAX;
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
@@ -463,7 +470,8 @@ fn read_line(client: &mut UnixStream) -> io::Result<String> {
     }
 }
 
-/// Sends the document; a client that takes it byte by byte has as much time in all as one that takes it at once.
+/// Sends the document. The timeout bounds the whole transfer, so that a client cannot prolong it by reading
+/// slowly.
 fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
     let until = Instant::now() + CLIENT_MAX;
     let text = format!("{document}\n");
@@ -483,7 +491,7 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// What there is to say about the server, for `komainu status --json`.
+/// Returns the status of the server, for `komainu status --json`.
 pub(crate) fn status(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.snapshots();
@@ -514,12 +522,12 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
     })
 }
 
-/// The addresses at which it accepts connections.
+/// Returns the URLs of the listening sockets.
 fn urls(info: &ServerInfo) -> Vec<String> {
     info.listeners.urls().iter().map(ToString::to_string).collect()
 }
 
-/// The certificates that the server obtains by itself, and those in files.
+/// Returns the certificates that the server obtains itself, and those loaded from files.
 pub(crate) fn all_certificates(info: &ServerInfo) -> Vec<Value> {
     let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
     let mut all: Vec<Value> = statuses.iter().map(certificate).collect();
@@ -527,13 +535,13 @@ pub(crate) fn all_certificates(info: &ServerInfo) -> Vec<Value> {
     all
 }
 
-/// Seconds from now to a second of the Unix clock; negative once that is over.
+/// Returns the seconds until a Unix timestamp; negative if it has passed.
 fn expires_in_s(not_after_unix_s: i64) -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     not_after_unix_s.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX))
 }
 
-/// A certificate in a file: as [`certificate`], with `file`.
+/// Formats a certificate from a file like [`certificate`], with `file`.
 fn file_certificate((path, certificate): &FromFile) -> Value {
     let info = certificate.info();
     json!({
@@ -548,7 +556,7 @@ fn file_certificate((path, certificate): &FromFile) -> Value {
     })
 }
 
-/// A certificate, for `komainu cert`; times in seconds since 1970.
+/// Formats a certificate for `komainu cert`; times are seconds since 1970.
 pub fn certificate(status: &CertificateStatus) -> Value {
     let unix_s =
         |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -574,7 +582,7 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The sockets in a folder, each with its server's process id.
+/// Returns the sockets in a directory, each with its server's process id.
 pub fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let socket = |entry: fs::DirEntry| {
@@ -589,7 +597,7 @@ pub fn remove_if_stale(path: &Path) {
     let refused =
         UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if refused {
-        // Somebody else may remove it just now, to the same end.
+        // Another process may remove it at the same time.
         let _ = fs::remove_file(path);
     }
 }

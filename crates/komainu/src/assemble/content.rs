@@ -1,4 +1,4 @@
-//! From the configuration of files and compression to their options.
+//! Converts the configuration of files and compression to handler options.
 
 use std::sync::Arc;
 
@@ -35,13 +35,13 @@ pub(crate) fn compression(compress: &config::CompressResponses) -> Compression {
     }
 }
 
-/// The same for files.
+/// Returns the compression options for files.
 fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
     let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
     files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
 }
 
-/// The options of the files of a route.
+/// Returns the file options of a route.
 pub(crate) fn route_files(
     config: &Config,
     (site, index): (usize, usize),
@@ -50,14 +50,14 @@ pub(crate) fn route_files(
     notices: Option<&ErrorLog>,
 ) -> files::Options {
     let mut options = file_options(config, files, cores);
-    // Files are compressed once and kept, instead of at each request.
+    // Files are compressed once and kept, instead of on each request.
     let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
     options.compression = options.compression.or(kept);
     options.root_report = notices.map(root_report);
     options
 }
 
-/// What is taken from the front of paths.
+/// Returns the prefix that is stripped from request paths.
 pub(crate) fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
     match prefix {
         config::StripPrefix::None => Vec::new(),
@@ -93,7 +93,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
         types: files.types.clone(),
         ranges_max: files.ranges_max as usize,
         cache: files::CacheLimits {
-            // With fewer entries than threads it must not become 0, which turns the cache off.
+            // Rounded up, because 0 would disable the cache.
             entries_max: (open.entries_max as usize).div_ceil(cores),
             bytes_max: open.memory_bytes_max / cores as u64,
             file_bytes_max: open.memory_per_file_bytes_max,
@@ -116,7 +116,7 @@ fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRul
     files::CacheRule { applies, value: value.clone() }
 }
 
-/// Reports of root folders go to the log.
+/// Returns a report function that writes to the log.
 fn root_report(notices: &ErrorLog) -> files::RootReport {
     let notices = notices.clone();
     files::RootReport(Arc::new(move |path, state| notices.root(path, state)))

@@ -1,14 +1,15 @@
-//! Dictionaries for compression (RFC 9842), as the configuration has them.
+//! Assembly of compression dictionaries (RFC 9842) from the configuration.
 
 use std::sync::Arc;
 
 use coding::{Dictionaries, DictionaryLimits, Effort};
 use net::{DictionaryRule, DictionaryTransport, MemoryBudget};
 
-/// The part of `limits.memory` that dictionaries take at most.
+/// Divisor of `limits.memory` that gives the maximum memory for dictionaries.
 const DICTIONARY_SHARE: u64 = 8;
 
-/// What is known of dictionaries, where a route makes some; what was known before stays where its limits do.
+/// Returns the dictionary store if a route provides dictionaries; the existing one if its limits are
+/// unchanged.
 pub(crate) fn store(
     config: &config::Config,
     before: Option<&Arc<Dictionaries>>,
@@ -27,7 +28,8 @@ pub(crate) fn store(
     Some(Arc::new(Dictionaries::new(limits, Box::new(move |before, after| memory.change(before, after)))))
 }
 
-/// The use of dictionaries in a route; `None` where neither it makes some nor what it sends is compressed with those of its site.
+/// Returns the dictionary settings of a route; `None` if it neither provides dictionaries nor compresses with
+/// those of its site.
 pub(crate) fn transport(
     config: &config::Config,
     known: Option<&Arc<Dictionaries>>,

@@ -1,4 +1,4 @@
-//! From the configuration of maintenance and crawlers to what sites do.
+//! Converts the configuration of maintenance and crawlers to the guards of sites.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShare
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;
 
-/// What all cores know together, by site.
+/// State of the guards that is shared by all cores, by site.
 pub(crate) struct GuardPlan {
     maintenance: Vec<Arc<MaintenanceShared>>,
     crawlers: Vec<Option<SharedCrawlers>>,
@@ -21,13 +21,13 @@ pub(crate) struct GuardPlan {
 
 #[derive(Clone)]
 struct SharedCrawlers {
-    /// The label of the site, and its rules.
+    /// Label of the site and its crawler rules, by which a reload recognizes an unchanged entry.
     of: (String, Crawlers),
     shared: Arc<CrawlerShared>,
 }
 
 impl GuardPlan {
-    /// Makes it. Crawlers whose rules were the same `before` are counted on.
+    /// Creates the plan. Crawler state is taken over from `before` if the rules are unchanged.
     pub(crate) fn new(
         config: &Config,
         before: Option<&GuardPlan>,
@@ -53,7 +53,7 @@ impl GuardPlan {
         }
     }
 
-    /// One core's part for a site; `None` where it has no such rules.
+    /// Returns one core's guard of a site; `None` if the site has no such rules.
     ///
     /// # Errors
     /// A page that cannot be read, by name.

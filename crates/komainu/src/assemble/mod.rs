@@ -1,6 +1,6 @@
-//! A checked configuration becomes handlers, subject by subject.
+//! Assembly of a checked configuration into handlers, by subject.
 //!
-//! It is the only room that knows both.
+//! This is the only module that knows both configuration and handlers.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,4 @@
-//! From the configuration of releases to what routes do.
+//! Converts the configuration of releases to the rules of routes.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,7 +13,8 @@ use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;
 
-/// What becomes of a route's requests before its handler: faults, copies, a branch.
+/// Returns the rules applied before a route's handler: faults, mirroring and traffic splits; `None` if it has
+/// none.
 pub(crate) fn release(
     plan: &ReleasePlan,
     config: &Config,
@@ -44,17 +45,17 @@ pub(crate) fn release(
     has_some.then(|| Box::new(release))
 }
 
-/// What the cores know together of mirrors, by route and the number of copies that it has at a time.
+/// State of mirrors shared by the cores, by route and maximum number of copies in flight.
 type SharedMirrors = HashMap<(RouteLabels, u32), Arc<MirrorShared>>;
 
-/// What all cores know together of the releases of a configuration.
+/// State of a configuration's releases that is shared by all cores.
 pub(crate) struct ReleasePlan {
     pub(crate) counters: RuleCounters,
     mirrors: SharedMirrors,
 }
 
 impl ReleasePlan {
-    /// Makes it. What was there `before` keeps its counts.
+    /// Creates the plan. Counters and mirrors of `before` are kept.
     pub(crate) fn new(config: &Config, before: Option<&ReleasePlan>) -> ReleasePlan {
         let counters = before.map(|plan| plan.counters.clone()).unwrap_or_default();
         let mirrors = mirrors(config, before.map(|plan| &plan.mirrors), &counters);
@@ -62,7 +63,8 @@ impl ReleasePlan {
     }
 }
 
-/// The mirrors of a configuration; one that was there `before` is the same one, with its copies on their way.
+/// Returns the mirrors of a configuration. Unchanged mirrors of `before` are reused with their copies in
+/// flight.
 fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCounters) -> SharedMirrors {
     let mut mirrors = SharedMirrors::new();
     for (site, route) in
@@ -82,14 +84,14 @@ fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCount
     mirrors
 }
 
-/// The routes of a site, of which those with a split have their branches.
+/// Links the routes of a site that have a split to their branches.
 pub(crate) fn with_branches(of: &[config::Route], routes: Vec<Route>) -> Vec<Rc<Route>> {
     let (mut made, count): (Vec<Rc<Route>>, usize) = (Vec::new(), routes.len());
-    // From the end: branches stand behind the routes that have them.
+    // Iterate backwards, because branches follow the routes that have them.
     for (route, of) in routes.into_iter().zip(of).rev() {
         let branches = match &of.action {
             Action::Split(split) => {
-                // What is made so far begins with the last route.
+                // `made` is in reverse order: it begins with the last route.
                 let at = |branch: usize| made[count - 1 - (split.first_route + branch)].clone();
                 (0..split.branches.len()).map(at).collect()
             }

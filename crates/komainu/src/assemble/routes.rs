@@ -1,4 +1,4 @@
-//! Turns a checked configuration into handlers: the only place that knows both.
+//! Assembles the route tables from a checked configuration.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -60,46 +60,46 @@ use telemetry::metrics::{CoreMetrics, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
-/// The part of `limits.memory` that the cache of responses takes at most.
+/// Divisor of `limits.memory` that gives the maximum memory for cached responses.
 const CACHE_SHARE: u64 = 4;
-/// How long a start waits until it is known what is on disk, so that the first requests find it.
+/// Maximum time that a start waits for the index of the disk cache, so that the first requests can use it.
 const DISK_WAIT: Duration = Duration::from_millis(500);
-/// How long after a failure the cache on disk is tried again.
+/// Time after a failure until the disk cache is retried.
 const DISK_RETRY: Duration = Duration::from_secs(30);
 
-/// A configuration, and the state of its upstream groups, shared by all cores.
+/// A configuration and the state of its features that is shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
-    /// TLS with clients, where a site has it.
+    /// TLS settings for clients; `None` if no site uses TLS.
     pub(crate) tls: Option<TlsPlan>,
-    /// The port that requests without TLS are redirected to.
+    /// Port to which requests without TLS are redirected.
     pub(crate) https_port: Option<u16>,
     pub(crate) groups: GroupPlan,
-    /// The cache of responses, if a route has one.
+    /// The response cache; `None` if no route uses one.
     pub(crate) cache: Option<Arc<Cache>>,
-    /// The dictionaries that clients may have, if a route makes some.
+    /// The compression dictionaries; `None` if no route provides any.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
-    /// By site: what distinguishes the cached responses of its routes.
+    /// Cache key components of each site's routes.
     cache_places: Vec<RoutePlaces>,
-    /// Who may use the control listener.
+    /// Access rules of the control listener.
     pub(crate) control_access: Arc<ControlAccess>,
     pub(crate) limits: LimitPlan,
     pub(crate) sharing: Option<Arc<Sharing>>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
     pub(crate) queues: QueuePlan,
-    /// Where spans of requests go.
+    /// Destination of the requests' spans.
     pub(crate) traces: Option<TraceExport>,
-    /// Where metrics are sent, and how often.
+    /// Destination and interval of pushed metrics.
     pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
     cgi: CgiPrograms,
-    /// Where addresses are.
+    /// Database that maps addresses to countries.
     geo: Option<Arc<CountryDatabase>>,
-    /// The limits of streams, in the order of the configuration.
+    /// Limits of streams, in the order of the configuration.
     streams: Vec<StreamLimits>,
-    /// The destinations of access logs, once they are open.
+    /// Destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
 }
 
@@ -107,7 +107,7 @@ impl ServerPlan {
     /// Prepares a configuration; `before` is the one that it replaces, if any.
     ///
     /// # Errors
-    /// A folder, an error page or a certificate that cannot be opened, by name.
+    /// A directory, an error page or a certificate that cannot be opened, by name.
     pub(crate) fn new(
         config: Config,
         before: Option<&ServerPlan>,
@@ -120,7 +120,7 @@ impl ServerPlan {
         };
         let files = hosting.map(Hosting::files).unwrap_or_default();
         let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
-        // A port that the kernel chose stays.
+        // A port chosen by the kernel is kept.
         let https_port = match https_port(config.listen.iter()) {
             Some(0) => before.and_then(|plan| plan.https_port),
             port => port,
@@ -190,27 +190,27 @@ impl ServerPlan {
                 None => _ = workers::options(name, app)?,
             }
         }
-        // The cores do the same later; here an error can still be returned.
+        // Each core builds its table later; errors can still be returned here.
         table(&plan, None, cores)?;
         plan.queues.apply();
         plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
         Ok(plan)
     }
 
-    /// The groups of upstream servers.
+    /// Returns the groups of upstream servers.
     pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
         &self.groups.shared
     }
 }
 
-/// The folder of temporary files.
+/// Returns the directory of temporary files.
 pub(crate) fn temporary_folder(config: &Config) -> PathBuf {
     let usual = || std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     config.temp_path.clone().unwrap_or_else(usual)
 }
 
-/// The store of temporary files. A folder that the configuration names must be writable; if the default folder is not,
-/// the server works without files, and logs it.
+/// Returns the store of temporary files. A directory named in the configuration must be writable; if the
+/// default one is not, the server works without temporary files and logs this.
 pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
     let folder = temporary_folder(config);
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
@@ -223,21 +223,22 @@ pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
     Ok(store)
 }
 
-/// What a table is made for: a core with its handles of applications, and the error log.
+/// Context for building a core's table.
 #[derive(Clone, Copy)]
 pub(crate) struct CoreContext<'a> {
     pub(crate) core: &'a Core,
     pub(crate) handles: &'a AppHandles,
     pub(crate) notices: &'a ErrorLog,
-    /// The core's part of the groups that it serves now.
+    /// The core's instances of the active upstream groups.
     pub(crate) groups: &'a RefCell<Vec<Group>>,
     pub(crate) metrics: &'a CoreMetrics,
 }
 
-/// The table of one core. Without a core it only checks that it can be made, and has no sites: there may be more than descriptors.
+/// Builds the table of one core. Without a core the configuration is only checked and the table has no sites,
+/// because their files may need more descriptors than available.
 ///
 /// # Errors
-/// A folder or an error page that cannot be opened, by name.
+/// A directory or an error page that cannot be opened, by name.
 pub(crate) fn table(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
@@ -314,7 +315,7 @@ pub(crate) fn table(
     })
 }
 
-/// The port that requests of a site without TLS are redirected to.
+/// Returns the port to which requests of a site without TLS are redirected.
 fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
     match site.listen.is_empty() {
         true => plan.https_port,
@@ -322,18 +323,18 @@ fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
     }
 }
 
-/// An error with its directive and line.
+/// Adds the directive and line to an error.
 fn placed(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
     let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
     io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
 }
 
-/// The value of `merge_slashes`.
+/// Converts the value of `merge_slashes`.
 pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
     if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
-/// This core's part of each group of upstream servers; existing ones are kept.
+/// Returns this core's instances of the upstream groups; existing ones are kept.
 fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
     let before = core_context.groups.take();
     let before: HashMap<_, _> = before.iter().map(|group| (Arc::as_ptr(group.shared()), group)).collect();
@@ -386,7 +387,7 @@ fn route(
             with_app(php, files, app(mounted), &strip)
         }
         Action::App(mounted) => app(mounted),
-        // Clients have no part in it.
+        // Files of internal routes are opened separately, for `X-Accel-Redirect` and the like.
         Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
             strip = stripped(route, &files.strip_prefix);
@@ -403,7 +404,7 @@ fn route(
             Handler::Redirect { to: redirect.to.clone(), status: status(redirect.status) }
         }
         Action::Respond(respond) => fixed_response(respond),
-        // Other routes serve: its branches, or the one that is found next.
+        // Requests are served by other routes: a branch, or the route found after the rewrite.
         Action::Split(_) | Action::Rewrite => not_found(),
     };
     let has_scripts = php_app.is_some() || php::of(route).is_some();
@@ -424,7 +425,7 @@ fn route(
         body_ms: ms(settings.body_timeout),
         write_ms: ms(settings.write_timeout),
         bandwidth: settings.bandwidth.map(bandwidth),
-        // What a route itself says is no error of others.
+        // A fixed response is intentional, so it is not replaced by an error page.
         intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
         edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
         client_access: ClientAccess::of_route(&config.sites[site], route),
@@ -455,7 +456,8 @@ fn bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
     Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }
 }
 
-/// Files with scripts among them, which an application runs; files alone where it could not be started.
+/// Returns a handler for files with scripts that an application runs; for files alone if the application
+/// could not be started.
 fn with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
     match app {
         Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, strip))),
@@ -482,7 +484,8 @@ fn opened_files(
     Files::new(options).map(Box::new).map_err(|error| placed("files", "route", line, &error))
 }
 
-/// A site's internal routes, which take over the guards of `routes`: clients get 404 there, whoever they are.
+/// Builds a site's internal routes and moves the guards of `routes` to them: direct requests for these always
+/// get 404.
 fn internal_routes(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
@@ -504,7 +507,7 @@ fn internal_routes(
     })
 }
 
-/// The cache of a route.
+/// Returns the cache settings of a route.
 fn route_cache(
     plan: &ServerPlan,
     (site, index): (usize, usize),
@@ -523,7 +526,7 @@ fn route_cache(
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
-    // What is stored is edited for each client.
+    // Stored content is modified for each client, so it cannot be stored compressed.
     let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
     let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
     Some(RouteCache {
@@ -535,7 +538,7 @@ fn route_cache(
     })
 }
 
-/// The cache of the routes that have one; the one before where its limits stay.
+/// Returns the response cache if any route uses one; the existing one if its limits are unchanged.
 fn response_cache(
     config: &Config,
     before: Option<&Arc<Cache>>,
@@ -565,14 +568,14 @@ fn response_cache(
     Ok(Some(Arc::new(cache.with_disk(disk))))
 }
 
-/// The cache on disk, where there is one; the one before where its options stay.
+/// Returns the disk cache, if there is one; the existing one if its options are unchanged.
 fn cache_disk(
     config: &Config,
     memory_bytes_max: u64,
     before: Option<&Arc<Disk>>,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Disk>>> {
-    // A check of the configuration opens nothing.
+    // Checking a configuration opens no files.
     let (Some(wanted), Some(hosting)) = (&config.cache.disk, hosting) else { return Ok(None) };
     let options = DiskOptions {
         path: wanted.path.clone(),

@@ -1,4 +1,4 @@
-//! From a `proxy` action to the options of a group of upstream servers; and the groups of a configuration.
+//! Converts `proxy` actions to options of upstream groups, and builds the groups of a configuration.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,35 +20,35 @@ use hosting::cgi_programs;
 use process::config_files::ConfigFiles;
 use telemetry::metrics::RouteLabels;
 
-/// The groups of a configuration, which all cores share, and how each route uses them.
+/// The upstream groups of a configuration, shared by all cores, and their use by routes.
 #[derive(Default)]
 pub(crate) struct GroupPlan {
     pub(crate) shared: Vec<Arc<GroupShared>>,
-    /// Their names: those of the configuration, or of the route that has a group of its own.
+    /// Names of the groups: from the configuration, or derived from the route that owns the group.
     names: Vec<String>,
-    /// Each name, with the number of the last group of that name.
+    /// Last number used for each name.
     numbers: HashMap<String, usize>,
-    /// By site and route.
+    /// Upstream routes by site and route.
     ways: Vec<Vec<Option<UpstreamRoute>>>,
-    /// By stream: the place of its servers in [`GroupPlan::shared`].
+    /// Index in [`GroupPlan::shared`] of each stream's group.
     streams: Vec<usize>,
-    /// Servers that are asked whether requests may be served.
+    /// Servers that answer authorization requests.
     asked: Vec<(Auth, UpstreamRoute)>,
 }
 
-/// How a route reaches its servers.
+/// Access of a route to its servers.
 pub(crate) struct UpstreamRoute {
-    /// The group's place in [`GroupPlan::shared`].
+    /// Index of the group in [`GroupPlan::shared`].
     pub(crate) group: usize,
     pub(crate) options: Arc<RouteOptions>,
-    /// The limit on temporary files for its responses.
+    /// Quota of temporary files for the route's responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
 }
 
 impl GroupPlan {
-    /// Makes them: nothing is resolved or connected to yet. A group that is as it was `before` is the same one: its
-    /// health, limits, queue, kept connections and TLS sessions outlive a change of something else. In a group that
-    /// has changed, servers that were in it before keep their health.
+    /// Creates the groups, without resolving or connecting yet. Unchanged groups of `before` are reused, so
+    /// that health, limits, queue, kept connections and TLS sessions survive a reload. In a changed group,
+    /// servers that it already had keep their health.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
@@ -86,22 +86,22 @@ impl GroupPlan {
         Ok(groups)
     }
 
-    /// All groups, each with its name.
+    /// Returns all groups with their names.
     pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
         self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
     }
 
-    /// The upstream route of a route.
+    /// Returns the upstream route of a route; `None` if it does not proxy.
     pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
         self.ways.get(site)?.get(route)?.as_ref()
     }
 
-    /// The way to the server that an `auth` asks.
+    /// Returns the upstream route to the server that an `auth` queries.
     pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
         self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
     }
 
-    /// Of a core's groups those of the streams, in the order of the configuration.
+    /// Selects the groups of streams from a core's groups, in the order of the configuration.
     pub(crate) fn of_streams(&self, groups: &[Group]) -> Vec<Group> {
         self.streams.iter().filter_map(|at| groups.get(*at)).cloned().collect()
     }
@@ -118,7 +118,7 @@ impl GroupPlan {
         Ok(self.shared.len() - 1)
     }
 
-    /// The name, or `name#2` and so on where groups have it already.
+    /// Returns the name, or `name#2` and so on if it is already in use.
     fn unused_name(&mut self, name: String) -> String {
         let Some(mut number) = self.numbers.get(&name).copied() else {
             self.numbers.insert(name.clone(), 1);
@@ -159,7 +159,7 @@ impl GroupPlan {
     }
 }
 
-/// The name of a group that a route does not share: its site and its path.
+/// Returns the name of a group that belongs to a single route: its site and path.
 fn own_name(site: &config::Site, route: &config::Route) -> String {
     let labels = RouteLabels::of(site, route);
     match labels.route.as_str() {
@@ -168,7 +168,7 @@ fn own_name(site: &config::Site, route: &config::Route) -> String {
     }
 }
 
-/// The proxy through which an authentication server, or one with the keys of tokens, is asked.
+/// Returns the proxy settings for an authentication server, or one with token keys (JWKS).
 fn asked(auth: &Auth) -> Option<config::Proxy> {
     let (server, host) = match auth.kind()? {
         AuthKind::Ask(server) => (server, auth.host.clone()),
@@ -178,7 +178,7 @@ fn asked(auth: &Auth) -> Option<config::Proxy> {
     let mut proxy = config::Proxy::to([server.origin.clone()]);
     proxy.tls = auth.tls.clone();
     proxy.host = host;
-    // What these fields say is stated with each question.
+    // Authorization requests carry this information in their own fields.
     proxy.forwarded.x_forwarded = Some(false);
     proxy.forwarded.standard = false;
     Some(proxy)
@@ -217,7 +217,7 @@ fn proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
     }
 }
 
-/// The servers of a stream.
+/// Returns the group options of a stream.
 fn stream_options(stream: &config::Stream) -> GroupOptions {
     let server = |server: &config::StreamServer| {
         let at = match &server.address {
@@ -225,7 +225,7 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
                 UpstreamAddress::Tcp { host: host.clone(), port: *port }
             }
             config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
-            // Of these an address of a stream is none.
+            // Streams cannot have CGI addresses.
             config::Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
         };
         UpstreamServer {
@@ -248,7 +248,7 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
     }
 }
 
-/// `are_of_cgi` says that the servers speak a protocol of the CGI family.
+/// Converts the options of a route. `are_of_cgi` is whether its servers speak a protocol of the CGI family.
 fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
     RouteOptions {
         timeouts: UpstreamTimeouts {
@@ -287,7 +287,7 @@ fn server(
         url => (None, url),
     };
     let at = match url {
-        // Its own thread starts them.
+        // A dedicated thread starts CGI programs and listens on its own socket.
         config::Origin::Unix(_) if proxy.cgi.is_some() => {
             UpstreamAddress::Unix(proxy.cgi.as_ref().map(cgi_programs::socket).unwrap_or_default())
         }
@@ -408,7 +408,7 @@ fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
             config::UpstreamHost::Text(text) => Host::Set(text.clone()),
         },
         forwarded: Forwarded {
-            // Servers of CGI have variables of their own for what the fields of proxies say.
+            // CGI servers receive this information in variables.
             x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(!are_of_cgi),
             standard: proxy.forwarded.standard,
         },
@@ -425,7 +425,7 @@ fn edits(headers: &config::ProxyHeaders) -> Edits {
 
 fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
     let from = match &proxy.strip_prefix {
-        // What is below it names the program.
+        // The path below the prefix names the program.
         StripPrefix::None if proxy.cgi.is_some() => route.prefix().unwrap_or_default(),
         StripPrefix::None => "",
         StripPrefix::OfRoute => route.prefix().unwrap_or_default(),

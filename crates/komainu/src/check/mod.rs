@@ -1,4 +1,4 @@
-//! What `komainu check` and each start look for in a configuration and on the machine.
+//! Checks of a configuration and of the machine, made by `komainu check` and at each start.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,4 +1,5 @@
-//! Files, folders, users and groups that a configuration names and that are not there: errors with their place in the file, all at once.
+//! Errors for files, directories, users and groups that a configuration names but that do not exist, reported
+//! all at once with their positions.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -9,22 +10,22 @@ use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
 use rights::file_rights::is_kernels;
 use rights::privilege::{group_id, user_of};
 
-/// What a directive's path has to be.
+/// Requirement on the path of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathNeed {
     Folder,
     File,
     Either,
-    /// A file that may be made, in a folder that is there.
+    /// A file that may be created, in an existing directory.
     FileInFolder,
-    /// A folder that the server makes where it is missing.
+    /// A directory that the server creates if missing.
     MadeFolder,
-    /// A Unix socket that the server makes, in a folder that is there.
+    /// A Unix socket that the server creates, in an existing directory.
     Socket,
 }
 
-/// Directives, by the end of their names, whose files and folders are there before the server starts. What it makes itself is not among
-/// them, nor what may come and go.
+/// Directives, by suffix, with the requirement on their paths at a start. Paths that may come and go are not
+/// listed.
 const DIRECTIVES: [(&str, PathNeed); 36] = [
     ("files.root", PathNeed::Folder),
     ("temp_path", PathNeed::Folder),
@@ -64,27 +65,27 @@ const DIRECTIVES: [(&str, PathNeed); 36] = [
     ("listen.address.unix", PathNeed::Socket),
 ];
 
-/// The report with an error for each that is not there; `None` where all are.
+/// Returns the report with an error for each missing path or account; `None` if there are none.
 pub(crate) fn missing(report: &Report) -> Option<Report> {
     let of_paths = report.named_paths().iter().filter_map(fault);
     let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(unknown_account)).collect();
     (!errors.is_empty()).then(|| report.clone().with_errors(errors))
 }
 
-/// The report with the error of a start, at the path that its text names; `None` where it names none of the configuration's.
+/// Attaches the error of a start to the path that it names; `None` if it names no path of the configuration.
 pub(crate) fn placed(report: &Report, title: &str, help: &str) -> Option<Report> {
     let names = |named: &&NamedPath| {
         let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
         [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
     };
     let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
-    // Many places may name one path.
+    // Several directives may name the same path.
     let at_line = line_in(title).and_then(|line| report.named_paths_from(&line).find(names));
     let found = at_line.or_else(|| report.named_paths().iter().filter(names).min_by_key(shortness))?;
     Some(report.clone().with_errors(vec![(found.at.clone(), title.to_owned(), help.to_owned())]))
 }
 
-/// The line that an error names: `(the route in line 12 of sites/shop.toml)`.
+/// Parses the line that an error names: `(the route in line 12 of sites/shop.toml)`.
 fn line_in(title: &str) -> Option<ConfigLine> {
     let place = title.split_once(" in line ")?.1.split_once(')')?.0;
     let (number, file) = match place.split_once(" of ") {
@@ -94,7 +95,7 @@ fn line_in(title: &str) -> Option<ConfigLine> {
     Some(ConfigLine { file, number: number.parse().ok()? })
 }
 
-/// A user or group that the system does not know.
+/// Returns the error for a user or group that does not exist.
 fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
     let name = &named.name;
     let (known, remedy) = match named.is_group {
@@ -114,7 +115,7 @@ fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
 
 fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
-    // The shell's way to write folders: here both are names as any other.
+    // Shell syntax for directories, which is not expanded here.
     let remedy = match as_written.contains("/~") || as_written.contains('$') {
         true => {
             "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
@@ -129,7 +130,7 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
     let (shown, parent) = (path.display(), path.parent().unwrap_or(Path::new("/")));
     let title = match (wanted, found(&path)) {
-        // This user may not look there; the server's user may.
+        // The path cannot be examined as this user, but perhaps as the server's user.
         (_, Found::Hidden) => return None,
         (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
         (PathNeed::Folder | PathNeed::MadeFolder, Found::File) => format!("{shown} is a file, not a folder"),
@@ -150,7 +151,7 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         (PathNeed::Socket, Found::File) if !is_socket(&path) => {
             format!("{shown} is there and is no socket: the server does not replace it")
         }
-        // systemd makes folders there when it starts the server.
+        // systemd may create the directory when it starts the server.
         (PathNeed::Socket, Found::Nothing) if path.starts_with("/run") => return None,
         (PathNeed::Socket, Found::Nothing) => match found(parent) {
             Found::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
@@ -161,7 +162,7 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     Some((named.at.clone(), title, remedy.to_owned()))
 }
 
-/// What is at a path.
+/// Kind of file at a path.
 enum Found {
     Nothing,
     File,

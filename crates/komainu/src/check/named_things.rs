@@ -1,7 +1,7 @@
-//! What a configuration names of the system: files, users, programs, sockets, variables of the environment.
+//! System resources that a configuration names: files, users, programs, sockets and environment variables.
 //!
-//! A server that runs as root, or that has a supervisor, opens files with root's rights. Whoever may change its configuration without being
-//! root must not choose what these rights are used for.
+//! A server that runs as root, or has a supervisor, opens files with root's rights. Users other than root who
+//! may change its configuration must not be able to choose which files these are.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,14 +12,15 @@ use serde_json::Value;
 
 use crate::check::reading::{base_of, environment};
 
-/// A configuration and what it names.
+/// A configuration and the resources that it names.
 struct ConfigNames {
-    /// `None` where the text is not valid.
+    /// `None` if the text is invalid.
     config: Option<Config>,
     report: Report,
-    /// Names of variables of the environment.
+    /// Names of the environment variables used.
     variables: BTreeSet<String>,
-    /// Values that name a Unix socket, that have links followed, or that say where the content of a file is sent.
+    /// Values that name a Unix socket, enable following of symbolic links, or determine to which server the
+    /// content of a file is sent.
     uses: BTreeSet<String>,
 }
 
@@ -42,7 +43,7 @@ impl ConfigNames {
         ConfigNames { config, report, variables: variables.take(), uses }
     }
 
-    /// Paths and users, each with its directive.
+    /// Returns paths and accounts with their directives.
     fn in_directives(&self) -> BTreeSet<(&str, String)> {
         let paths = self.report.named_paths().iter();
         let paths = paths.map(|named| (named.directive.as_str(), named.path.display().to_string()));
@@ -50,7 +51,7 @@ impl ConfigNames {
         paths.chain(accounts.map(|named| (account(named.is_group), named.name.clone()))).collect()
     }
 
-    /// Applications, but for the number of their workers.
+    /// Returns the applications, disregarding their numbers of workers.
     fn programs(&self) -> Vec<(String, App)> {
         let mut apps = self.config.as_ref().map_or_else(Vec::new, |config| config.apps.clone());
         apps.iter_mut().for_each(|(_, app)| app.workers = App::default().workers);
@@ -62,7 +63,7 @@ fn account(is_group: bool) -> &'static str {
     if is_group { "group" } else { "user" }
 }
 
-/// Directives of files whose content is sent to the server that stands beside them.
+/// Directives of files whose content is sent to the server configured next to them.
 const SENT: [&str; 2] = ["password_file", "headers_file"];
 
 fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
@@ -82,10 +83,10 @@ fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
     }
 }
 
-/// Checks that the text `after` names nothing that the configuration `before` does not name in the same directive.
+/// Checks that `after` names only resources that `before` names in the same directive.
 ///
 /// # Errors
-/// What it names, and who may.
+/// The first additional resource, and who may add it.
 pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
     let (before, after) = (ConfigNames::of(path, before), ConfigNames::of(path, after));
     let refused = |what: String| {

@@ -1,6 +1,7 @@
-//! Files and folders that are there and hardly as they are meant: warnings with their place in the file.
+//! Warnings for existing files and directories with unsuitable permissions or content, with their positions.
 //!
-//! Folders that who serves may not enter, pages that they may not read, secrets that everybody can read, lists of users without a user.
+//! Checked are access of the server's user to directories and pages, secrets that every user can read,
+//! secrets and logs in served directories, and empty user lists.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +13,8 @@ use process::config_files::{self, FILE_BYTES_MAX};
 use rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
 use rights::privilege::{self, Identity, Rights};
 
-/// Directives, by the end of their names, whose files the serving process itself reads: not through the supervisor.
+/// Directives, by suffix, whose files are accessed by the serving process itself rather than by the
+/// supervisor.
 const SERVED: [(&str, FileRight); 5] = [
     ("files.root", FileRight::Enter),
     ("php.root", FileRight::Enter),
@@ -20,7 +22,7 @@ const SERVED: [(&str, FileRight); 5] = [
     ("error_pages", FileRight::Read),
     ("maintenance.page", FileRight::Read),
 ];
-/// Directives, by the end of their names, whose files hold secrets.
+/// Directives, by suffix, whose files contain secrets.
 const SECRETS: [&str; 9] = [
     "tls.key",
     "default.key",
@@ -33,13 +35,13 @@ const SECRETS: [&str; 9] = [
     "headers_file",
 ];
 
-/// Directives, by the end of their names, whose files are written by the server and are not meant for clients.
+/// Directives, by suffix, whose files are written by the server and not intended for clients.
 const WRITTEN: [&str; 5] = ["log.file", "log.errors", "logs.file", "control.audit", "acme.state"];
 
-/// A warning: its place, what is wrong, what the caret says, the remedy.
+/// A warning: its position, title, label and remedy.
 pub(crate) type PathDoubt = (TextSpan, String, &'static str, String);
 
-/// The warnings of what a configuration names.
+/// Returns the warnings for the paths of a configuration.
 pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
     let Some((user, is_other)) = serving_user(config) else { return Vec::new() };
     let mut doubts = served_secrets(report);
@@ -55,7 +57,7 @@ pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
     doubts
 }
 
-/// Secrets and logs in folders that are served.
+/// Returns warnings for secrets and logs inside served directories.
 fn served_secrets(report: &Report) -> Vec<PathDoubt> {
     let real = |named: &NamedPath| std::path::absolute(&named.path).ok();
     let roots: Vec<_> =
@@ -65,7 +67,7 @@ fn served_secrets(report: &Report) -> Vec<PathDoubt> {
     let served = |named: &NamedPath| {
         let path = real(named)?;
         let inside = |folder: &&std::path::PathBuf| {
-            // Names with a dot at the start are not served.
+            // Names that begin with a dot are not served.
             let below = path.strip_prefix(folder).ok();
             below.is_some_and(|rest| rest.iter().all(|name| !name.as_encoded_bytes().starts_with(b".")))
         };
@@ -79,13 +81,13 @@ fn served_secrets(report: &Report) -> Vec<PathDoubt> {
     report.named_paths().iter().filter(of_kind).filter_map(served).collect()
 }
 
-/// Unix sockets of upstream servers that are there, and that who serves may not open.
+/// Returns messages for existing Unix sockets of upstream servers that the server's user cannot open.
 pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
     let Some((user, _)) = serving_user(config) else { return Vec::new() };
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
     let inline = actions.filter_map(|action| match action {
-        // A program of CGI is no socket.
+        // CGI programs are started by this server and have no socket to check.
         config::Action::Proxy(proxy) => Some(&**proxy).filter(|proxy| proxy.cgi.is_none()),
         _ => None,
     });
@@ -107,7 +109,7 @@ fn socket(url: &Origin) -> Option<&Path> {
     }
 }
 
-/// Who serves, and whether that is another user than the one of this process.
+/// Returns the user who will serve, and whether it differs from the user of this process.
 fn serving_user(config: &Config) -> Option<(Identity, bool)> {
     match privilege::rights(config, false).ok()? {
         Rights::Drop(user) => Some((user, true)),
@@ -119,10 +121,11 @@ fn is_directive(named: &NamedPath, end: &str) -> bool {
     named.directive.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-/// What the caret says, the title and the remedy.
+/// The title, label and remedy of a warning.
 type Doubt = (String, &'static str, String);
 
-/// A folder or page that who serves may not use. Folders above it are errors where another user serves.
+/// Checks access of the server's user to a directory or page. If another user serves, inaccessible parent
+/// directories are reported elsewhere as errors.
 fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> Option<Doubt> {
     let above = closed_folder(path, user).filter(|_| !is_other);
     let is_folder = path.is_dir();
@@ -149,10 +152,10 @@ fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> 
     })
 }
 
-/// A secret that every user of this machine can read.
+/// Checks whether every user of the machine can read a secret.
 fn exposed(path: &Path) -> Option<Doubt> {
     let has = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|found| found.mode() & bit != 0);
-    // Whoever may not enter a folder above it reads nothing.
+    // An inaccessible parent directory protects the file as well.
     let is_open = path.is_file()
         && !is_certificate(path)
         && has(path, 0o4)
@@ -168,7 +171,7 @@ fn exposed(path: &Path) -> Option<Doubt> {
     })
 }
 
-/// Whether a file has certificates and no key: it is the wrong file, and no secret.
+/// Whether a file contains certificates but no key: the wrong file was named, but nothing secret is exposed.
 fn is_certificate(path: &Path) -> bool {
     let mut text = Vec::new();
     let read = config_files::open(path).is_ok_and(|file| {
@@ -178,7 +181,7 @@ fn is_certificate(path: &Path) -> bool {
     read && has(b"-----BEGIN CERTIFICATE-----") && !has(b"PRIVATE KEY-----")
 }
 
-/// A list of users that has none.
+/// Checks whether a user list is empty.
 fn without_users(path: &Path) -> Option<Doubt> {
     let file = config_files::open(path).ok()?;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Reads configurations, with what they include, and reports their errors and warnings.
+//! Reading of configurations with their includes, and reporting of errors and warnings.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -13,25 +13,25 @@ use crate::check::path_doubts;
 use crate::terminal;
 use operator::config_text::ConfigText;
 
-/// Files that a configuration may include.
+/// Maximum number of included files.
 const INCLUDED_MAX: usize = 1000;
 
-/// What to do where the configuration is not there.
+/// Help for a missing configuration file.
 const NO_FILE: &str =
     "name the configuration with `-c FILE`; `komainu run FOLDER` serves a folder without one";
 
-/// Where a configuration came from, to be read again.
+/// Rereads a configuration from its origin.
 pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
 
 /// A configuration that was read.
 pub(crate) struct ReadConfig {
     pub(crate) config: Config,
-    /// Each in a line.
+    /// Warnings, one line each.
     pub(crate) warnings: Vec<String>,
     pub(crate) text: ConfigText,
 }
 
-/// Reads a configuration again.
+/// Parses the text of a configuration again.
 ///
 /// # Errors
 /// The errors, rendered for the user.
@@ -40,7 +40,7 @@ pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String
     Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
 }
 
-/// Reads a configuration file. Warnings go to stderr; how many there were.
+/// Reads a configuration file. Returns it with the number of warnings, which are written to stderr.
 ///
 /// # Errors
 /// The errors, rendered for the user.
@@ -48,10 +48,10 @@ pub(crate) fn read(path: &Path) -> Result<(Config, usize), String> {
     parse_counted(path, read_text(path)?.as_str())
 }
 
-/// The text of a configuration file, with the files that it includes.
+/// Returns the text of a configuration file joined with those that it includes.
 ///
 /// # Errors
-/// Why one of them cannot be read.
+/// The first file that cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let text = read_file(path).map_err(|error| match path.try_exists() {
         Ok(false) => format!("error: {error}\nhelp: {NO_FILE}"),
@@ -59,7 +59,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     })?;
     let mut files = vec![(path.to_owned(), text)];
     let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
-    // The file that includes each.
+    // Index of the file that includes each file.
     let mut parents = vec![0];
     let mut next = 0;
     while let Some((path, text)) = files.get(next) {
@@ -73,8 +73,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     Ok(config::joined(&files[0].1, &files[1..]))
 }
 
-/// The files that `text`, the content of `path`, includes, at most `files_max`. One that was seen before is not read again. `around` are `path`
-/// and the files that include it.
+/// Returns the files included by `text`, the content of `path`, at most `files_max`. Files seen before are
+/// skipped. `around` holds `path` and the files that include it.
 fn included_by(
     (path, around): (&Path, &[&Path]),
     text: &str,
@@ -106,7 +106,7 @@ fn included_by(
     Ok(included)
 }
 
-/// The files that a name or pattern in `path` stands for.
+/// Returns the files that an include in `path` matches.
 fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
     let folder = path.parent().unwrap_or(Path::new(""));
     if !is_pattern(pattern) {
@@ -118,19 +118,19 @@ fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
     found.collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// Whether it names files by a pattern, which may match none.
+/// Whether an include is a glob pattern, which may match no file.
 fn is_pattern(include: &str) -> bool {
     include.contains(['*', '?', '['])
 }
 
-/// Whether the folder that a pattern looks in is there and empty: files may come.
+/// Whether the directory of a pattern exists and is empty, so that files may be added later.
 fn is_empty_folder(path: &Path, pattern: &str) -> bool {
     let folder = path.parent().unwrap_or(Path::new("")).join(pattern);
     let entries = folder.parent().and_then(|folder| std::fs::read_dir(folder).ok());
     entries.is_some_and(|mut entries| entries.next().is_none())
 }
 
-/// The patterns of `include` that no file matches, but for those in empty folders.
+/// Returns warnings for includes that match no file, except in empty directories.
 fn unmatched(path: &Path, text: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, content) in config::parts(text) {
@@ -147,23 +147,23 @@ fn unmatched(path: &Path, text: &str) -> Vec<String> {
     warnings
 }
 
-/// The value of a variable of this process.
+/// Returns an environment variable of this process.
 pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The text of a file.
+/// Reads a text file of at most [`config::TEXT_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// Why it cannot be read: it is no file, or no text.
+/// The file cannot be read, is not a regular file, is too large, or is not UTF-8 text.
 pub(crate) fn read_file(path: &Path) -> Result<String, String> {
-    // A FIFO whose writer is gone would be waited for; those of a shell (`<(…)`) are below /dev and /proc.
+    // Opening a FIFO without a writer would block; those of a shell (`<(…)`) are below /dev and /proc.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
         return Err(format!("cannot read {}: this is no file", path.display()));
     }
     let mut bytes = Vec::new();
-    // Files such as /dev/zero have no end.
+    // Files such as /dev/zero are endless.
     let bytes_max = config::TEXT_BYTES_MAX as u64;
     let opened = std::fs::File::open(path);
     let read = opened.and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
@@ -192,7 +192,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     })
 }
 
-/// The configuration that is the text of this file. Warnings go to stderr.
+/// Parses the text of a configuration file. Warnings are written to stderr.
 ///
 /// # Errors
 /// The errors, rendered for the user.
@@ -200,7 +200,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
     parse_counted(path, text).map(|(config, _)| config)
 }
 
-/// The same, with the number of warnings.
+/// Parses like [`parse`] and returns the number of warnings.
 fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let (config, warnings) = parse_with_paths(path, text)?;
     let doubts_of_paths = path_doubts::of_paths(&warnings, &config);
@@ -216,7 +216,7 @@ fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     Ok((config, warnings.findings().len() + more.len()))
 }
 
-/// The configuration in this text, read again, and its warnings, each in a line.
+/// Parses a configuration for a reload. Returns its warnings, one line each.
 ///
 /// # Errors
 /// The errors, rendered for the user.
@@ -231,10 +231,10 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
     Ok((config, warnings))
 }
 
-/// The configuration in this text, and its warnings, each in a line.
+/// Parses a configuration for the control API. Returns its warnings, one line each.
 ///
 /// # Errors
-/// What is wrong, for programs: `error`, and `findings` with their places and remedies.
+/// A JSON document with `error`, and `findings` with positions and remedies.
 pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
     let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
     let report = match &parsed {
@@ -247,7 +247,7 @@ pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), V
     reparse(path, text).map_err(|error| json!({ "error": error }))
 }
 
-/// The error of a configuration that is valid and cannot be used, for programs, as [`judged`] has it.
+/// Returns the JSON error, like that of [`judged`], for a valid configuration that cannot be used.
 pub(crate) fn unusable(path: &Path, text: &str, error: &str) -> Value {
     let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
     let report = parse_with_warnings(path, text).ok();
@@ -257,7 +257,7 @@ pub(crate) fn unusable(path: &Path, text: &str, error: &str) -> Value {
     document
 }
 
-/// What is wrong, for programs.
+/// Converts a report to the JSON document of [`judged`].
 fn findings_of(report: &config::Report) -> Value {
     let finding = |finding: &config::Finding| {
         let (line, column) = report.position(finding);
@@ -275,14 +275,14 @@ fn findings_of(report: &config::Report) -> Value {
     json!({ "error": "the configuration would not be valid", "findings": findings })
 }
 
-/// What is to be said of a configuration whose includes match nothing, or that has neither sites nor streams.
+/// Returns warnings for includes that match nothing, and for a configuration with neither sites nor streams.
 fn doubts(path: &Path, text: &str, config: &Config) -> Vec<String> {
     let nothing = "there is no `[[site]]` and no `[[route]]`: every request is answered 404".to_owned();
     let serves_nothing = config.sites.is_empty() && config.streams.is_empty();
     unmatched(path, text).into_iter().chain(serves_nothing.then_some(nothing)).collect()
 }
 
-/// The same for a text whose warnings were shown before.
+/// Parses a text whose warnings were shown before.
 ///
 /// # Errors
 /// The errors, rendered for the user.
@@ -290,7 +290,7 @@ pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> 
     parse_with_warnings(path, text).map(|(config, _)| config)
 }
 
-/// The same, where files and folders that are not there are errors beside all others.
+/// Parses a configuration; missing files and directories are reported together with all other errors.
 fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
     is_not_empty(path, text)?;
     let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
@@ -303,7 +303,8 @@ fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report),
     parsed.map_err(|errors| errors.render(is_coloured()))
 }
 
-/// The error of a start or a check, `error: …`, with its place in the configuration where it names a path that stands there.
+/// Attaches the error of a start or check (`error: …`) to its position in the configuration, if it names a
+/// path of it.
 pub(crate) fn placed(path: &Path, error: String) -> String {
     let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains(" --> ")) else {
         return error;
@@ -327,7 +328,7 @@ fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Repor
 }
 
 fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
-    // A file that an editor or a disk emptied is not a wish to serve nothing.
+    // An empty file is more likely an accident than intended.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Err(format!(
             "error: {} says nothing: there is no directive in it\nhelp: `[[route]]` and below it `files = \"/var/www\"` serve a \
@@ -338,7 +339,7 @@ fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The folder that relative paths in a configuration are relative to.
+/// Returns the directory to which paths in a configuration are relative.
 pub(crate) fn base_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,

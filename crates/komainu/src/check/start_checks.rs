@@ -1,4 +1,4 @@
-//! What a start needs of the system: users, folders that they may enter, logs, addresses.
+//! System requirements of a start: users, access to directories, logs and addresses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,16 +16,17 @@ use logging::sink;
 use rights::file_rights::{closed_folder, is_kernels};
 use rights::privilege::{self, Identity, Rights};
 
-/// Checks the users and groups that a start would look up, and that the user who serves may use the applications' environments.
+/// Checks that the configured users and groups exist, and that the serving user can use the applications'
+/// environments.
 ///
 /// # Errors
-/// The user, or what is closed, rendered for the user.
+/// The user or the inaccessible path, rendered for the user.
 pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
     let look = |user: &Option<String>, group: &Option<String>| {
         user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
     };
     look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
-    // Root sees what the user who is to serve may not.
+    // Root can access paths that the serving user cannot.
     if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
         files_are_open(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
@@ -40,10 +41,11 @@ pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
     })
 }
 
-/// Checks that the user who serves may enter the folders on the way to what is served: root sees what that user may not.
+/// Checks that the serving user can enter the parent directories of served files, which root can always
+/// enter.
 ///
 /// # Errors
-/// The folder that keeps the user out, and the remedies, rendered for the user.
+/// The inaccessible directory and the remedies, rendered for the user.
 pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let roots = routes.filter_map(|route| match &route.action {
@@ -56,7 +58,7 @@ pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), Str
         .flat_map(|pages| pages.iter().map(|(_, path)| path));
     roots.flatten().chain(pages).try_for_each(|path| is_open(path, 1, user))?;
     for (_, app) in &config.apps {
-        // An application's own user is looked up, and reported, where the application is started.
+        // The application's own user is looked up, and reported if missing, when the application is started.
         let own = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref()));
         let Ok(user) = own.as_ref().map_or(Ok(user), Result::as_ref) else { continue };
         let named = [&app.psgi, &app.rack, &app.handler].into_iter().flatten().map(PathBuf::as_path);
@@ -71,10 +73,10 @@ pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), Str
     Ok(())
 }
 
-/// Checks that the user may enter the folders on the way to `path`, from `skipped` levels above it on.
+/// Checks that the user can enter the ancestors of `path`, beginning `skipped` levels above it.
 fn is_open(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
     let Ok(path) = std::path::absolute(path) else { return Ok(()) };
-    // From the top: the first one that is closed is to be opened first.
+    // From the root down, because the topmost closed directory must be opened first.
     let folders: Vec<&Path> = path.ancestors().skip(skipped).collect();
     let Some(closed) = folders.into_iter().rev().find(|folder| is_closed(folder, Some(user))) else {
         return Ok(());
@@ -90,7 +92,7 @@ fn is_open(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
 /// Checks that the logs can be opened, as far as possible without creating files.
 ///
 /// # Errors
-/// The log, and why not, rendered for the user.
+/// The log and the reason, rendered for the user.
 pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
     sink::files(config).into_iter().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
@@ -100,7 +102,7 @@ pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
                 format!("no file can be made in {}, which is the kernel's", folder.display())
             }
             Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
-            // This user may not look into the folder; the server's user may.
+            // The directory cannot be examined as this user, but perhaps as the server's user.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
             Err(error) => format!("its folder: {error}"),
             Ok(_) => return Ok(()),
@@ -109,13 +111,13 @@ pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
     })
 }
 
-/// What a start, or what follows it, would fail at, in words.
+/// Returns warnings about failures to expect at or after a start.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let of_sites = config.sites.iter().flat_map(|site| &site.listen);
     let listeners = config.listen.iter().chain(of_sites);
     let addresses: BTreeSet<IpAddr> =
         listeners.flat_map(|listener| listener.address.sockets()).map(|socket| socket.ip()).collect();
-    // With any port: the configured one may be in use by the server that runs.
+    // Any port will do: the configured one may be in use by the running server.
     let is_absent = |address: &IpAddr| {
         UdpSocket::bind((*address, 0)).is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
     };
@@ -127,7 +129,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     absent.chain(closed_state(config)).chain(start_rights::warnings(config)).collect()
 }
 
-/// The folder above the state of certificates that the user who serves may not enter.
+/// Returns a warning if the serving user cannot enter an ancestor of the certificate state directory.
 fn closed_state(config: &Config) -> Option<String> {
     let Ok(Rights::Drop(user)) = privilege::rights(config, false) else { return None };
     if !config.sites.iter().any(managed::is_automatic) {

@@ -1,5 +1,6 @@
-//! What a start by the user of this process would be refused for lack of a right: files and sockets in folders that are not writable, low
-//! ports, a foreign group. Warnings, because another user, or systemd, may start the server.
+//! Warnings for rights that the user of this process lacks for a start: unwritable directories of files and
+//! sockets, privileged ports, a foreign group. They are not errors, because another user, or systemd, may
+//! start the server.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,10 +12,10 @@ use logging::sink;
 use rights::file_rights::{FileRight, closed_folder, lacks, shown};
 use rights::privilege::{Identity, group_id};
 
-/// The first port that needs no capability, where the kernel does not say.
+/// First unprivileged port, used if the kernel's setting cannot be read.
 const UNPRIVILEGED_PORT: u16 = 1024;
 
-/// The warnings of a configuration; none for root.
+/// Returns the warnings for a configuration; none for root.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let user = Identity::of_process();
     if user.uid == 0 {
@@ -37,7 +38,8 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     all
 }
 
-/// Why the user may not write to a file, or make it; `is_kept` says that a file that is there is not replaced.
+/// Returns a warning if the user cannot write or create a file. `is_kept` is whether an existing file is
+/// opened rather than replaced.
 fn unwritable(what: &str, path: &Path, is_kept: bool, user: &Identity) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     let folder = path.parent()?;

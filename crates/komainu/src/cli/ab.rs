@@ -1,4 +1,4 @@
-//! `komainu ab`: the arguments of ApacheBench, as a call of the load generator.
+//! `komainu ab`: ApacheBench's arguments, translated to the load generator's.
 
 use std::io;
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ pub(crate) struct Ab {
     url: String,
 }
 
-/// `komainu ab`.
+/// Runs `komainu ab`. Returns false if there was no response.
 pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     if arguments.html_table {
         return Err("-w: `komainu bench --html FILE` writes a page".into());

@@ -1,4 +1,4 @@
-//! `komainu cache`: what the cache of a running server holds and did, and purges.
+//! `komainu cache`: statistics of a running server's cache, explanations and purges.
 
 use crate::cli::values::process_id;
 use bench::quantity::{bytes, thousands};
@@ -73,10 +73,10 @@ pub(crate) struct CacheWhy {
     pub(crate) json: bool,
 }
 
-/// `komainu cache`: the text to print.
+/// Runs `komainu cache`; returns the text to print.
 ///
 /// # Errors
-/// Where no server runs, or it is not clear which is meant; where it has no cache, or refuses.
+/// No server runs, several do and none is named, or the server has no cache or refuses the command.
 pub(crate) fn cache(command: &CacheCommand) -> Result<String, String> {
     match command {
         CacheCommand::Purge(arguments) => purge(arguments),
@@ -111,7 +111,7 @@ fn purge(arguments: &CachePurge) -> Result<String, String> {
     Ok(format!("{verb}: {} ({}){hint}\n", responses(objects), bytes(sum as f64)))
 }
 
-/// Whether a URL names a port.
+/// Whether a URL contains a port.
 fn has_port(url: &str) -> bool {
     let host = url.split_once("//").map_or(url, |(_, rest)| rest).split('/').next().unwrap_or_default();
     host.rsplit_once(':')
@@ -131,7 +131,7 @@ fn stats(arguments: &ShowCacheStats) -> Result<String, String> {
     }
 }
 
-/// What became of requests and responses, for people.
+/// Formats the statistics as a table.
 fn shown_stats(answer: &Value) -> String {
     let of = |key: &str| answer[key].as_u64().unwrap_or_default();
     let mut table = TextTable::new(&["", "", ""]);
@@ -181,7 +181,7 @@ fn why(arguments: &CacheWhy) -> Result<String, String> {
     }
 }
 
-/// What is stored for a URL, and what became of its last response, in words.
+/// Explains which responses are stored for a URL, and the outcome of the last one.
 fn explained(answer: &Value) -> String {
     let mut lines = vec![answer["url"].as_str().unwrap_or_default().to_owned()];
     let all = answer["responses"].as_array().map_or(&[][..], Vec::as_slice);

@@ -1,4 +1,4 @@
-//! `komainu cert` and `komainu trust`: the certificates of servers, seen from outside, and the local authority.
+//! `komainu cert` and `komainu trust`: certificates of running servers, and the local authority.
 
 use crate::cli::values::process_id;
 use clap::Args;
@@ -72,10 +72,10 @@ pub(crate) struct Trust {
     pub(crate) state: Option<PathBuf>,
 }
 
-/// `komainu cert`: the text to print.
+/// Runs `komainu cert`; returns the text to print.
 ///
 /// # Errors
-/// Where no server runs and no folder can be read, or there is no such name.
+/// No server runs and no state directory can be read, or the name is unknown.
 pub(crate) fn cert(command: &Cert) -> Result<String, String> {
     match command {
         Cert::List(list) => {
@@ -98,7 +98,7 @@ pub(crate) fn cert(command: &Cert) -> Result<String, String> {
     }
 }
 
-/// What servers or the state folder say, one for each name.
+/// Returns the certificates reported by servers, or stored in the state directory.
 fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     let pids = match (&of.state, of.pid) {
         (Some(_), _) => Vec::new(),
@@ -124,7 +124,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     for pid in pids {
         match control_client::ask(pid, "certificates") {
             Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
-            // Not each server that runs knows the command: an older one says so.
+            // Servers of older versions do not know the command.
             Err(error) if error.contains("unknown command") => {
                 failures.push(format!("process {pid}: this server is older than `komainu cert`: restart it"));
             }
@@ -140,17 +140,17 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     }
 }
 
-/// The state folder of a server that this user starts.
+/// Returns the state directory of a server that this user starts.
 fn own_state_folder() -> PathBuf {
     default_state_folder(rustix::process::geteuid().is_root())
 }
 
-/// A moment, in UTC.
+/// Formats a Unix timestamp in UTC.
 fn moment(value: &Value) -> Option<String> {
     value.as_u64().map(rfc3339)
 }
 
-/// A span of time, in its largest unit.
+/// Formats a duration in its largest unit.
 fn span(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
@@ -160,10 +160,10 @@ fn span(time: Duration) -> String {
     }
 }
 
-/// How far a moment is from now.
+/// Formats the difference between a Unix timestamp and `now`.
 fn relative(value: &Value, now: SystemTime) -> String {
     let Some(unix_s) = value.as_u64() else { return "-".into() };
-    // A server may say anything.
+    // The server's value may be out of range.
     let Some(at) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix_s)) else { return "?".into() };
     match at.duration_since(now) {
         Ok(left) => format!("in {}", span(left)),
@@ -171,7 +171,7 @@ fn relative(value: &Value, now: SystemTime) -> String {
     }
 }
 
-/// Why the list is empty.
+/// Explains why the list is empty.
 fn none_listed(of: &CertPlace) -> String {
     if of.state.is_none() && (of.pid.is_some() || !control_client::running().is_empty()) {
         return "no certificates: no site has `tls`\n".into();
@@ -187,13 +187,13 @@ fn none_listed(of: &CertPlace) -> String {
     }
 }
 
-/// The widest line of the list, for terminals.
+/// Maximum width of a line of the list, in characters.
 const LINE_CHARS_MAX: usize = 100;
-/// Bytes of a file that are read for the certificate of a local authority.
+/// Maximum bytes read of a local authority's certificate.
 const ROOT_BYTES_MAX: u64 = 64 * 1024;
-/// A longer name has a line of its own.
+/// Maximum width of a name in the table; longer names get a line of their own.
 const NAME_CHARS_MAX: usize = 36;
-/// A longer issuer is cut off: `komainu cert show` has the whole.
+/// Maximum width of an issuer; longer ones are truncated, `komainu cert show` prints them in full.
 const ISSUER_CHARS_MAX: usize = 34;
 
 fn listed(all: &[Value]) -> String {
@@ -224,7 +224,7 @@ fn listed(all: &[Value]) -> String {
     all_lines.join("\n") + "\n"
 }
 
-/// The beginning of a text, marked where something is left out.
+/// Truncates a text to `chars_max` characters, marked with an ellipsis.
 fn cut(text: &str, chars_max: usize) -> String {
     match text.chars().count() > chars_max {
         true => text.chars().take(chars_max - 1).chain(['…']).collect(),
@@ -232,13 +232,14 @@ fn cut(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// A text in lines of at most [`LINE_CHARS_MAX`], broken between words; the first begins with `first`, the others with `indent`.
+/// Wraps a text at words into lines of at most [`LINE_CHARS_MAX`]; the first begins with `first`, the others
+/// with `indent`.
 fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), first.to_owned());
     let mut is_begun = false;
     for word in text.split_whitespace() {
         let chars: Vec<char> = word.chars().collect();
-        // A word that is longer than a line is broken inside.
+        // Words longer than a line are split.
         for piece in chars.chunks(LINE_CHARS_MAX - first.len().max(indent.len())) {
             if is_begun && line.chars().count() + 1 + piece.len() > LINE_CHARS_MAX {
                 lines.push(std::mem::replace(&mut line, indent.to_owned()));
@@ -302,10 +303,10 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
     Ok(printable(&text) + "`komainu cert list` shows what becomes of it\n")
 }
 
-/// `komainu trust`: the text to print.
+/// Runs `komainu trust`; returns the text to print.
 ///
-/// # Errors
-/// What could not be done, beside what could.
+/// There is no valid local authority, or no step succeeded.
+/// The failed steps, if no step succeeded.
 pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);
@@ -316,7 +317,7 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
         );
     }
     let path = arguments.state.clone().unwrap_or_else(own_state_folder);
-    // The server makes the authority: a folder that is named by mistake brings none that the system trusts.
+    // Only servers create authorities: a directory named by mistake must not add one to the trust stores.
     let root = StateFolder::existing(&path).root_path();
     let mut text = Vec::new();
     let read = config_files::open(&root).and_then(|file| file.take(ROOT_BYTES_MAX).read_to_end(&mut text));
@@ -327,7 +328,7 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
         ),
         _ => format!("error: {error}"),
     })?;
-    // Whoever serves may write to that folder, and root is about to trust what is in it.
+    // The server's user may write to that directory, and root is about to trust its content.
     let found = control::LocalRoot::parse(&text).map_err(|why| {
         format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
     })?;
@@ -339,7 +340,7 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
 }
 
-/// What was done, and what was not: an error where nothing was.
+/// Formats the successful and the failed steps; an error if all failed.
 fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
     let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
     let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();

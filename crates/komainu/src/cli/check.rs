@@ -1,4 +1,4 @@
-//! `komainu check`: the errors of a configuration, and which route answers a URL.
+//! `komainu check`: errors of a configuration, and the route that answers a URL.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -38,13 +38,13 @@ pub(crate) struct Check {
     pub(crate) client: Option<std::net::IpAddr>,
 }
 
-/// Checks, and explains where asked to.
+/// Checks a configuration and, with `--explain`, prints the route that answers a URL.
 ///
 /// # Errors
 /// The errors, rendered for the user.
 pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let (config, mut warned) = read(&arguments.config)?;
-    // Errors that need the file system: missing folders and error pages.
+    // Errors that need the file system, such as missing directories and error pages.
     let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)
         .map_err(|error| format!("error: {error}"))?;
     let config = &plan.config;
@@ -82,7 +82,7 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     io::stdout().write_all(terminal::printable(&text).as_bytes()).map_err(|error| error.to_string())
 }
 
-/// `1 site`, `2 sites`.
+/// Formats a count with its noun: `1 site`, `2 sites`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -105,7 +105,8 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
     Ok(text)
 }
 
-/// What answers a target, or the target with which the search begins again.
+/// Explains the route for a target. If the route rewrites the path and searches again, returns the new target
+/// as well.
 fn explain_round(
     config: &Config,
     (url, host, target): (&str, &str, &str),
@@ -186,7 +187,7 @@ fn explain_round(
     Ok((text, None))
 }
 
-/// The fields that were given.
+/// Header fields of the request to explain.
 struct GivenFields<'a>(&'a [(String, &'a str)]);
 
 impl config::matcher::ConditionFields for GivenFields<'_> {
@@ -195,7 +196,7 @@ impl config::matcher::ConditionFields for GivenFields<'_> {
     }
 }
 
-/// The explanation for a client that the site or the route does not answer.
+/// Explains that the site or route refuses the client.
 fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
     let site = &config.sites[found.site];
     let access = ClientAccess::of_route(site, &site.routes[found.route]);
@@ -203,7 +204,7 @@ fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
     (!is_admitted).then(|| format!("  but the client {client} gets 403 (`allow`, `deny`)\n"))
 }
 
-/// The explanation for an encoded slash that the route refuses.
+/// Explains that the route refuses an encoded slash.
 fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -> Option<String> {
     if !has_encoded_slash(raw_path) {
         return None;
@@ -218,7 +219,7 @@ fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -
     Some(format!("  but there is an encoded slash or backslash in the path: 400 ({why})\n"))
 }
 
-/// Host and target of a URL, or of a bare path; the target may be empty, or a query alone.
+/// Splits a URL or bare path into host and target; the target may be empty, or only a query.
 fn split_url(url: &str) -> Result<(&str, &str), String> {
     if url.starts_with('/') {
         return Ok(("", url));

@@ -1,4 +1,4 @@
-//! The other end of the control socket: how `komainu status` and others find servers, and ask them.
+//! Client of the control socket: finds servers and sends commands to them.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,24 +15,26 @@ use serde_json::Value;
 
 use operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
 
-/// How long `komainu status`, `reload` and `upgrade` wait for a sign of life: a server that has died, or is stuck, gives none.
+/// Maximum time without data from the server, which sends an empty line every second unless it is dead or
+/// stuck.
 const ALIVE_MAX: Duration = Duration::from_secs(10);
-/// How long they wait for an answer in all: to questions, and to commands that load applications.
+/// Maximum time for an answer: to queries, and to commands that load applications.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 const OUTCOME_MAX: Duration = Duration::from_secs(15 * 60);
-/// A document larger than this is no server's.
+/// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// Where a unit with `RuntimeDirectory=komainu`, or a server of root's, has its socket: a folder that root has made.
+/// Socket directory of root's servers and of units with `RuntimeDirectory=komainu`, created by root.
 const SYSTEM_FOLDER: &str = "/run/komainu";
 
-/// A folder of sockets and the user whose servers have them there.
+/// A directory of sockets and the user whose servers create them.
 struct ServerFolder {
     path: PathBuf,
     owner: u32,
 }
 
 impl ServerFolder {
-    /// The folder, if nobody but `owner` (without one: but its owner) and root can put sockets there.
+    /// Returns the directory if only root and `owner` (by default the directory's owner) can create sockets
+    /// in it.
     fn verified(path: PathBuf, owner: Option<u32>) -> Option<ServerFolder> {
         let found = fs::symlink_metadata(&path).ok()?;
         let is_safe = found.is_dir() && found.mode() & 0o022 == 0;
@@ -40,13 +42,13 @@ impl ServerFolder {
         (is_safe && is_owners).then(|| ServerFolder { path, owner: found.uid() })
     }
 
-    /// Connects to the socket of a server there, which has to be a process of the folder's owner.
+    /// Connects to a server's socket. The peer must run as the owner of the directory.
     fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         if !fs::symlink_metadata(path)?.file_type().is_socket() {
             return Err(io::Error::other("this is no socket"));
         }
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A server that accepts nothing must not keep its client.
+        // A server that does not accept must not block the client.
         set_socket_timeout(&socket, Timeout::Send, Some(CLIENT_MAX))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         let peer = socket_peercred(socket.as_fd())?;
@@ -61,8 +63,8 @@ impl ServerFolder {
     }
 }
 
-/// The folders in which the servers are found that a command without `--pid` is for: this user's, and those of the system. Not those of
-/// other users, for root neither: whoever has an account could pose as a server.
+/// Returns the directories searched by commands without `--pid`: this user's and the system's. Those of other
+/// users are not searched, not even for root, because any user could impersonate a server there.
 fn folders() -> Vec<ServerFolder> {
     let own = ServerFolder::verified(folder(), None);
     let system = ServerFolder::verified(SYSTEM_FOLDER.into(), None)
@@ -70,7 +72,8 @@ fn folders() -> Vec<ServerFolder> {
     own.into_iter().chain(system).collect()
 }
 
-/// The same for the server of a process id, which root may ask whoever has started it.
+/// Returns the directories for the server with this process id. For root they include those of the user who
+/// started it.
 fn folders_of(pid: u32) -> Vec<ServerFolder> {
     let mut folders = folders();
     let user = fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid());
@@ -82,10 +85,10 @@ fn folders_of(pid: u32) -> Vec<ServerFolder> {
     folders
 }
 
-/// Asks the server of this process id.
+/// Sends a command to the server with this process id.
 ///
 /// # Errors
-/// Where there is no such server, where it does not answer, or its own error.
+/// The server does not exist or does not answer, or the error that it returns.
 pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
     let name = format!("{pid}.sock");
     let folders = folders_of(pid);
@@ -110,16 +113,16 @@ fn ask_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
     }
 }
 
-/// Sends a line, and reads what comes back.
+/// Sends a line and reads the answer.
 fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String> {
     let mut server = folder.connect(path).map_err(|error| {
         io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
     })?;
-    // Commands that start applications take as long as these.
+    // Commands that start applications take as long as the applications do.
     let is_long = ["reload", "upgrade", "api ", "renew "].iter().any(|word| line.starts_with(word));
     let until = Instant::now() + if is_long { OUTCOME_MAX } else { ANSWER_MAX };
     server.set_write_timeout(Some(CLIENT_MAX))?;
-    // A server that refuses its client may have said so, and closed, before this.
+    // A server that refuses the client may already have answered and closed the connection.
     let written = server.write_all(format!("{line}\n").as_bytes());
     let late = |text| io::Error::new(io::ErrorKind::TimedOut, text);
     let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
@@ -128,7 +131,7 @@ fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String
         if left.is_zero() {
             return Err(late("the server has not answered in time"));
         }
-        // For each read: the server sends something every second until it is done.
+        // Applies to each read: the server sends an empty line every second until the command has finished.
         server.set_read_timeout(Some(left))?;
         match server.read(&mut piece) {
             Ok(0) if bytes.is_empty() => {
@@ -152,8 +155,8 @@ fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String
     String::from_utf8(bytes).map_err(|_| io::Error::other("the answer is no text"))
 }
 
-/// The process ids of the servers that this user may ask, in order. Sockets that killed servers of this user have left
-/// behind are removed.
+/// Returns the process ids of the servers that this user may control, in ascending order. Stale sockets of
+/// this user's killed servers are removed.
 pub(crate) fn running() -> Vec<u32> {
     let mut pids = Vec::new();
     for folder in folders() {
@@ -173,7 +176,7 @@ pub(crate) fn running() -> Vec<u32> {
     pids
 }
 
-/// Those of them that serve: a server that was replaced by an upgrade finishes what runs.
+/// Returns the ids of the running servers without draining ones, which an upgrade has replaced.
 pub(crate) fn serving() -> Vec<u32> {
     let mut pids = running();
     if pids.len() > 1 {

@@ -1,4 +1,5 @@
-//! A control listener as `komainu ctl`, `status` and `top` reach it: by TCP, through TLS, or by a Unix socket, with a token or a certificate.
+//! Client of a control listener for `komainu ctl`, `status` and `top`: over TCP, TLS or a Unix socket, with a
+//! token or a certificate.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -10,11 +11,11 @@ use std::time::Duration;
 use clap::Args;
 use net::{TlsClient, TlsClientOptions};
 
-/// Names the file of the token, where no argument does.
+/// Environment variable that names the token file if no argument does.
 const TOKEN_VARIABLE: &str = "KOMAINU_TOKEN_FILE";
-/// To connect to one address.
+/// Timeout for connecting to one address, and for writing.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// The port of https:// without one.
+/// Default port of https:// addresses.
 const HTTPS_PORT: u16 = 443;
 
 /// Who a client of a control listener over TCP says it is, and what it believes.
@@ -35,10 +36,10 @@ pub(crate) struct ControlCredentials {
 }
 
 impl ControlCredentials {
-    /// Refuses what is of no use without an address.
+    /// Refuses credentials that were given without an address.
     ///
     /// # Errors
-    /// The argument that was given.
+    /// The first such argument.
     pub(crate) fn refuse_without_address(&self) -> Result<(), String> {
         let given = [("--token-file", &self.token_file), ("--cacert", &self.cacert), ("--cert", &self.cert)];
         match given.into_iter().find(|(_, path)| path.is_some()) {
@@ -49,7 +50,7 @@ impl ControlCredentials {
         }
     }
 
-    /// The token in the file that is given, or that the environment names; `None` where neither does.
+    /// Reads the token from the given file, or the one named in the environment; `None` if there is neither.
     fn token(&self) -> Result<Option<String>, String> {
         let named = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(path) = self.token_file.clone().or_else(named) else { return Ok(None) };
@@ -59,7 +60,7 @@ impl ControlCredentials {
         Ok(Some(token.to_owned()))
     }
 
-    /// How to speak TLS to a host.
+    /// Creates the TLS client for a host.
     fn tls(&self, host: &str) -> Result<TlsClient, String> {
         let roots = self.cacert.as_deref().map(read).transpose()?;
         let cert = self.cert.as_deref().map(read).transpose()?;
@@ -86,23 +87,23 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Where it listens.
+/// Address of a control listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ControlAddress {
     Unix(PathBuf),
     Tcp {
-        /// With brackets around an IPv6 address.
+        /// Host name or address; IPv6 addresses have brackets.
         host: String,
         port: u16,
         is_tls: bool,
     },
 }
 
-/// What can be read and written.
+/// A bidirectional byte stream.
 pub(crate) trait ControlStream: Read + Write {}
 impl<T: Read + Write> ControlStream for T {}
 
-/// A control listener, and how it is reached.
+/// A control listener and the means to connect to it.
 pub(crate) struct ControlEndpoint {
     address: ControlAddress,
     tls: Option<TlsClient>,
@@ -110,14 +111,15 @@ pub(crate) struct ControlEndpoint {
 }
 
 impl ControlEndpoint {
-    /// The listener at an address: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. The files are read here.
+    /// Parses an address: `HOST:PORT`, `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`. The
+    /// credentials' files are read here.
     ///
     /// # Errors
-    /// It is no address; a file cannot be read, or is not what it is to be.
+    /// The address is invalid, or a file cannot be read or has invalid content.
     pub(crate) fn new(address: &str, credentials: &ControlCredentials) -> Result<ControlEndpoint, String> {
         let address = parsed(address)?;
         let (tls, token) = match &address {
-            // By a Unix socket none is needed.
+            // Unix sockets need neither TLS nor a token.
             ControlAddress::Unix(_) => (None, None),
             ControlAddress::Tcp { host, is_tls, .. } => {
                 let tls = is_tls.then(|| credentials.tls(host)).transpose()?;
@@ -130,11 +132,11 @@ impl ControlEndpoint {
         Ok(ControlEndpoint { address, tls, token })
     }
 
-    /// Connects; each part of an answer may take `answer_max`. Returns the connection and the lines of a request that name the server and the
-    /// caller: `Host`, and the token.
+    /// Connects; each read of the answer may take `answer_max`. Returns the connection and the header lines
+    /// that identify the server and the caller: `Host`, and `Authorization` if there is a token.
     ///
     /// # Errors
-    /// Nobody listens there; TLS fails.
+    /// The connection or the TLS handshake fails.
     pub(crate) fn connect(&self, answer_max: Duration) -> io::Result<(Box<dyn ControlStream>, String)> {
         let (host, port) = match &self.address {
             ControlAddress::Unix(path) => {
@@ -156,7 +158,7 @@ impl ControlEndpoint {
                 (Box::new(tls.connect_blocking(stream)?), fields)
             }
             None => {
-                // Without a token it answers to an address alone.
+                // Without a token, the server accepts an IP address only (protection against DNS rebinding).
                 let address = stream.peer_addr()?;
                 (Box::new(stream), format!("Host: {address}\r\n{token}"))
             }
@@ -164,10 +166,11 @@ impl ControlEndpoint {
     }
 }
 
-/// Reads the answer to a request after which the server closes the connection, at most so many bytes.
+/// Reads the answer to a request after which the server closes the connection, at most `bytes_max` bytes.
 ///
 /// # Errors
-/// The connection breaks; the answer is shorter than it says, or it says nothing of its length where that is not known by the end of TLS.
+/// The connection fails, the answer is shorter than its `Content-Length`, or TLS ends without `close_notify`
+/// and the length is unknown.
 pub(crate) fn read_answer(stream: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
     let (mut bytes, mut stream) = (Vec::new(), stream.take(bytes_max));
     let ended = stream.read_to_end(&mut bytes);
@@ -183,7 +186,7 @@ pub(crate) fn read_answer(stream: impl Read, bytes_max: u64) -> io::Result<Vec<u
     }
 }
 
-/// Connects to the first of a host's addresses that answers.
+/// Connects to the first reachable address of a host.
 fn connected(host: &str, port: u16) -> io::Result<TcpStream> {
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let mut outcome = Err(io::Error::other("the name has no address"));
@@ -252,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Bytes, and then an end without a warning, as of a TLS connection that somebody has cut.
+    /// Bytes followed by an unexpected end, as of a truncated TLS connection.
     struct Cut<'b>(&'b [u8]);
 
     impl Read for Cut<'_> {

@@ -1,4 +1,4 @@
-//! The arguments of `komainu ctl`.
+//! Arguments of `komainu ctl`.
 
 use clap::{Args, Subcommand};
 

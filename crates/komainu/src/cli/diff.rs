@@ -1,4 +1,4 @@
-//! `komainu fmt` and `komainu diff`: how a configuration is written, and what would change with it.
+//! `komainu fmt` and `komainu diff`: formatting of configurations, and the effect of changes.
 
 use crate::cli::values::process_id;
 use clap::Args;
@@ -41,13 +41,13 @@ pub(crate) struct DiffArguments {
     pub(crate) pid: Option<u32>,
 }
 
-/// Stands for a value that is not shown.
+/// Placeholder for a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Writes files in the one way to write them; with `--check` it says which are not. Returns what is to be printed.
+/// Formats files; with `--check`, reports those that are not formatted. Returns the text to print.
 ///
 /// # Errors
-/// A file cannot be read, is no TOML or cannot be written; with `--check`, one is written otherwise.
+/// A file cannot be read, parsed or written; with `--check`, a file is not formatted.
 pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
     let (mut others, mut printed) = (Vec::new(), String::new());
     for path in &arguments.files {
@@ -84,10 +84,10 @@ pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
     }
 }
 
-/// What a reload of a file would change in the running server, or what differs between two files, as text.
+/// Returns the changes that a reload of a file would make, or the differences between two files, as text.
 ///
 /// # Errors
-/// A configuration is not valid; there is no server.
+/// A configuration is invalid, or there is no server.
 pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
         [] => ((arguments.config.clone(), running(arguments)?), arguments.config.clone()),
@@ -105,7 +105,8 @@ pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
     Ok(shown(&changes, &late, is_coloured))
 }
 
-/// The text of the configuration that a server uses: of several that of the one that uses this file.
+/// Returns the configuration of the running server; of several servers, of the one that uses the
+/// configuration file.
 fn running(arguments: &DiffArguments) -> Result<String, String> {
     let one = match arguments.pid {
         None => status::one(None).or_else(|_| status::one_with_file(&arguments.config))?,
@@ -131,16 +132,16 @@ impl DiffSide {
     }
 }
 
-/// A directive that differs.
+/// A difference in a directive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DirectiveChange {
-    /// Where it is: `site a.test, route /api/*: proxy`.
+    /// Position of the directive: `site a.test, route /api/*: proxy`.
     place: String,
     old: Option<String>,
     new: Option<String>,
 }
 
-/// Tables are compared by their keys; lists of tables by what names the entries; everything else as a value.
+/// Compares tables by key, lists of tables by the names of their entries, and everything else by value.
 fn compare(
     place: &str,
     old: Option<&Value>,
@@ -170,7 +171,7 @@ fn compare(
     }
 }
 
-/// Lists of tables: entries of the same name are compared, whatever their places are.
+/// Compares lists of tables: entries with the same name are compared, regardless of their positions.
 fn compare_lists(
     place: &str,
     old: Option<&Value>,
@@ -199,19 +200,20 @@ fn compare_lists(
     }
 }
 
-/// Whether a key names a password, a token or a secret, rather than the file of one.
+/// Whether a key names a password, a token or a secret, rather than a file that contains one.
 fn names_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let words = ["secret", "password", "token", "authorization"];
     words.iter().any(|word| key.contains(word)) && !key.ends_with("_file")
 }
 
-/// Whether what stands under a key is not shown: also the fields of requests to a collector, among which are keys of services.
+/// Whether the value of a key is secret. Header fields sent to a collector are included, since they may
+/// contain API keys.
 fn holds_secret(key: &str, value: &Value) -> bool {
     names_secret(key) || (key == "headers" && value.is_object())
 }
 
-/// A value without what is not shown: what such keys have, and passwords in URLs.
+/// Returns a value with secrets and passwords in URLs replaced.
 fn open(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
@@ -225,7 +227,7 @@ fn open(value: &Value) -> Value {
     }
 }
 
-/// `scheme://USER:PASSWORD@…` without the password.
+/// Returns `scheme://USER:PASSWORD@…` with the password replaced.
 fn without_password(text: &str) -> String {
     let shortened = text.split_once("://").and_then(|(scheme, rest)| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -248,8 +250,8 @@ fn is_tables(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::Array(items)) if !items.is_empty() && items.iter().all(Value::is_object))
 }
 
-/// The tables of a list, each by what people know it by: a site by its hosts, a route by its paths and conditions. Those of one
-/// name are counted.
+/// Names the tables of a list: sites by their hosts, routes by their paths and conditions. Duplicate names
+/// are numbered.
 fn named(kind: &str, list: Option<&Value>) -> Vec<(String, Value)> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let tables = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice).iter();
@@ -284,7 +286,7 @@ fn name_of(kind: &str, table: &Map<String, Value>) -> String {
     if parts.is_empty() { "*".to_owned() } else { parts.join(" ") }
 }
 
-/// The changes for people: `+` is new, `-` is gone, `~` is another one.
+/// Formats the changes: `+` added, `-` removed, `~` changed.
 fn shown(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> String {
     let mut out = String::new();
     for DirectiveChange { place, old, new } in changes {
@@ -303,7 +305,7 @@ fn shown(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> Strin
         }
     }
     match (changes.is_empty(), late.is_empty()) {
-        // Relative paths may mean other files in another folder: that is no change of a directive.
+        // Relative paths may refer to other files in another directory, but the directives are the same.
         (true, _) => out.push_str("nothing would change\n"),
         (false, true) => out.push_str("a reload applies all of it\n"),
         (false, false) => out.push_str(&format!(
@@ -364,7 +366,7 @@ mod tests {
             changes("client_secret = \"x\"", "client_secret = \"y\""),
             ["~ client_secret: (hidden) -> (hidden)"]
         );
-        // A table that is new shows no more than one that has changed.
+        // Secrets are hidden in added tables as well as in changed ones.
         let site = "[[site]]\nhosts = [\"token.test\"]\n";
         let env = "[apps.a.env]\nDB = \"pg://me:pw@db/x\"\nSECRET_KEY = \"k\"\nkey_file = \"f\"\n";
         let shown_env = "{\"DB\":\"pg://me:(hidden)@db/x\",\"SECRET_KEY\":\"(hidden)\",\"key_file\":\"f\"}";

@@ -1,4 +1,4 @@
-//! What people write who know another program: its commands and flags, and how that is said here.
+//! Hints for commands and flags of other programs, with their equivalents here.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,13 +8,13 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
 use crate::cli::arguments::Cli;
 
-/// The command line of this process. Where it is none, the process ends with what is wrong and what to write instead.
+/// Parses the command line of this process. Invalid ones end the process with an error and a hint.
 pub(crate) fn parsed() -> Cli {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Cli::try_parse_from(&arguments).unwrap_or_else(|error| with_hint(error, &arguments).exit())
 }
 
-/// The error with what to write instead, in place of clap's guess.
+/// Replaces clap's suggestion in an error by a hint, if there is one.
 fn with_hint(mut error: Error, arguments: &[OsString]) -> Error {
     let words: Vec<String> =
         arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -41,7 +41,7 @@ fn with_hint(mut error: Error, arguments: &[OsString]) -> Error {
     error
 }
 
-/// What to write for a command that there is not.
+/// Returns the hint for an unknown command.
 fn for_command(word: &str, words: &[&str]) -> Option<String> {
     let hint = match word {
         "serve" | "server" | "up" | "file-server" | "http" | "static" => {
@@ -75,10 +75,10 @@ fn for_command(word: &str, words: &[&str]) -> Option<String> {
 
 const STOP: &str = "send the server TERM: `kill PID`, with the process id that `komainu status` shows; with systemd `systemctl stop komainu`";
 
-/// What to write for an argument that the command does not take.
+/// Returns the hint for an unknown argument.
 fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
     let command = words.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default();
-    // `--port 80` and `--port=80`.
+    // The value in `--port 80` or `--port=80`.
     let after = |(at, word): (usize, &&'w str)| match word.strip_prefix(argument)? {
         "" => words.get(at + 1).copied().filter(|next| !next.starts_with('-')),
         rest => rest.strip_prefix('='),
@@ -94,7 +94,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
         ("status" | "upgrade" | "ctl" | "top", "-c" | "--config") => Some(format!(
             "the running server knows its file: write `komainu {command}`, with `--pid` where several run"
         )),
-        // nginx's flags stand before any command.
+        // nginx has no subcommands, so its flags are recognized in the first position only.
         (_, _) if words.first() != Some(&argument) => None,
         (_, "-t" | "-T" | "--test" | "--validate") => Some("write `komainu check -c FILE`".to_owned()),
         (_, "-c" | "--config") => Some(format!("write `komainu start -c {}`", value.unwrap_or("FILE"))),
@@ -108,7 +108,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
     }
 }
 
-/// What to write for a flag that `komainu run` does not have.
+/// Returns the hint for an unknown flag of `komainu run`.
 fn for_run(flag: &str, value: Option<&str>) -> Option<String> {
     Some(match flag {
         "-p" | "--port" => {
@@ -148,7 +148,7 @@ fn for_run(flag: &str, value: Option<&str>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What is said of a command line.
+    /// Returns the error message for a command line.
     fn said(line: &str) -> String {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let error = Cli::try_parse_from(&arguments).err().unwrap_or_else(|| panic!("{line} is fine"));

@@ -1,4 +1,5 @@
-//! `komainu import`: the configuration of another server, translated, and compared with what that server does.
+//! `komainu import`: translates the configuration of another server, and compares the result with that
+//! server.
 
 use crate::cli::values::verify_time;
 use clap::Args;
@@ -45,20 +46,20 @@ pub(crate) struct ImportArguments {
     pub(crate) time: Duration,
 }
 
-/// Bytes of a file that its kind is guessed from.
+/// Maximum bytes of a file that are read to detect its kind.
 const GUESS_BYTES_MAX: u64 = 4 << 20;
 
-/// What is translated.
+/// The configuration to translate.
 struct ImportSource<'a> {
     kind: ImportKind,
     file: Option<&'a Path>,
 }
 
-/// Writes the configuration to stdout and the report to stderr; with `--verify` also what differs. False where something differs that
-/// the report does not name.
+/// Writes the configuration to stdout and the report to stderr; with `--verify` also the differences. Returns
+/// false if the result is invalid, or there is a difference that the report does not mention.
 ///
 /// # Errors
-/// Why nothing was translated, or compared.
+/// Nothing could be translated, or the comparison failed.
 pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
     let fault = |error: &dyn std::fmt::Display| error.to_string();
     let source = source(arguments)?;
@@ -80,7 +81,8 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
     }
 }
 
-/// Whether the result can be read. What is wrong with it goes to stderr: it is what the source says, and needs a human.
+/// Whether the result is a valid configuration. Errors are written to stderr; they result from the source and
+/// must be resolved by hand.
 fn is_valid(imported: &Imported) -> bool {
     let parsed =
         config::Config::parse_with(&imported.toml, "the result", Path::new("."), &|_| Some(String::new()));
@@ -92,7 +94,7 @@ fn is_valid(imported: &Imported) -> bool {
     false
 }
 
-/// Whether something of the file was translated. That an application has nothing but defaults is usual.
+/// Whether any directive was translated. Configurations of applications may consist of defaults only.
 fn has_result(source: &ImportSource<'_>, imported: &Imported) -> bool {
     let is_server =
         matches!(source.kind, ImportKind::Nginx | ImportKind::Caddy | ImportKind::Unit | ImportKind::Ingress);
@@ -138,13 +140,13 @@ fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
     }
 }
 
-/// What to say of a server whose configuration is not translated.
+/// Returns the message for a server whose configuration cannot be translated.
 fn by_hand(server: &ByHand) -> String {
     let ByHand { server, page, .. } = server;
     format!("{server}'s configuration is not translated: {page} shows how each part of it is written here")
 }
 
-/// Whether it can be started by a command that says everything.
+/// Whether the server can be configured entirely by its command line.
 fn takes_command(kind: ImportKind) -> bool {
     matches!(kind, ImportKind::Gunicorn | ImportKind::Puma | ImportKind::Starman)
 }
@@ -201,7 +203,7 @@ fn verify(
     Ok(verification.unnamed() == 0)
 }
 
-/// A program of the system.
+/// Finds a program in `PATH` or the usual directories.
 fn found(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =

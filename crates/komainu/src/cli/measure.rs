@@ -1,4 +1,4 @@
-//! `komainu bench` and `komainu lab`: their arguments, as calls of the load generator.
+//! `komainu bench` and `komainu lab`: their arguments, translated to the load generator's.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -264,7 +264,7 @@ enum LoadShape {
     Json,
 }
 
-/// `komainu bench`. True if all expectations hold.
+/// Runs `komainu bench`. Returns whether there were responses and all expectations hold.
 pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     let mut out = PrintableOutput(io::stdout());
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
@@ -304,7 +304,7 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
     bench::job::run(&job, &mut out)
 }
 
-/// `komainu bench attack`. True if the server survives.
+/// Runs `komainu bench attack`. Returns whether the server survives all attacks.
 fn attack(arguments: &AttackArguments) -> Result<bool, String> {
     let mut out = PrintableOutput(io::stdout());
     let failed = |error: io::Error| format!("cannot print: {error}");
@@ -343,7 +343,7 @@ fn attack(arguments: &AttackArguments) -> Result<bool, String> {
     Ok(selftest.is_survived())
 }
 
-/// The load that the arguments describe, on these URLs or on those of the list.
+/// Returns the load described by the arguments, for these URLs and those of the list.
 fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
     let BenchArguments { load, asking, showing, .. } = arguments;
     let version = match (asking.http10, asking.http2) {
@@ -431,12 +431,12 @@ pub(crate) fn fields(lines: &[String]) -> Result<Fields, String> {
     Ok(fields)
 }
 
-/// A header line with a name and a password in the Basic scheme (RFC 7617).
+/// Returns a header line with Basic credentials (RFC 7617).
 pub(crate) fn basic(field: &str, user: &str) -> String {
     format!("{field}: Basic {}", data_encoding::BASE64.encode(user.as_bytes()))
 }
 
-/// Reads the number of connections.
+/// Parses the number of connections, at least 1.
 pub(crate) fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("there has to be a connection: write 1 or more".into()),
@@ -448,7 +448,7 @@ pub(crate) fn connections(text: &str) -> Result<usize, String> {
 fn streams(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if count > 0 => Ok(count),
-        // It is the method for hey.
+        // In hey, `-m` is the method.
         Err(_) if text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
             Err(format!("the method is -X {text}"))
         }
@@ -456,7 +456,7 @@ fn streams(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Refuses an option of another tool, and says what is written here.
+/// Returns a parser that refuses an option of another tool, with the equivalent here as message.
 pub(crate) fn instead(what: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
     move |_| Err(what.into())
 }
@@ -521,7 +521,7 @@ struct LabRun {
     quiet: bool,
 }
 
-/// `komainu lab`. True if every installed subject was measured.
+/// Runs `komainu lab`. Returns whether every installed subject was measured.
 pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
     match &arguments.action {
         Experiment::Compare { a, b } => {

@@ -1,4 +1,4 @@
-//! The command line: arguments, and a file for each command.
+//! The command line: arguments, and one module per command.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

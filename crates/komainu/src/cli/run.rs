@@ -1,4 +1,4 @@
-//! `komainu run`: serves targets of the command line, without a configuration file.
+//! `komainu run`: serves targets given on the command line, without a configuration file.
 
 use crate::check::start_checks;
 use crate::cli::serve::TakenOver;
@@ -129,7 +129,7 @@ pub(crate) struct RunApp {
 }
 
 impl RunApp {
-    /// The first given flag that needs an application.
+    /// Returns the first given flag that needs an application.
     pub(crate) fn first_given(&self) -> Option<&'static str> {
         [
             ("--workers", self.workers.is_some()),
@@ -147,14 +147,14 @@ impl RunApp {
     }
 }
 
-/// `komainu run TARGET…`
+/// Runs `komainu run TARGET…`.
 pub(crate) fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
     let TakenOver { inherited, predecessor, given } = taken;
     let config = configuration(run)?;
     let warning = match inherited {
         Some(_) => None,
-        // Root's `komainu run` serves what root can read, as similar servers do; `komainu start` as root changes the
-        // user instead.
+        // As root, `komainu run` keeps root's rights, as similar servers do; `komainu start` changes the user
+        // instead.
         None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
             Rights::Drop(identity) => {
                 start_checks::files_are_open(&config, &identity)?;
@@ -175,7 +175,7 @@ pub(crate) fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
     })
 }
 
-/// The configuration that corresponds to the arguments.
+/// Converts the arguments to a configuration.
 fn configuration(run: &Run) -> Result<Config, String> {
     let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
     for target in &run.targets {
@@ -249,7 +249,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     Ok(config)
 }
 
-/// The one route.
+/// Returns the only route of the configuration.
 fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
     if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
         return Err("error: --cache is for upstream servers and applications, and no target is one".into());
@@ -258,7 +258,7 @@ fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, 
     Ok(Route { action, otherwise, cache, ..Route::default() })
 }
 
-/// The application that a target names, and a name for it; `None` if it is not an application.
+/// Returns the application that a target names and its name; `None` if the target is not an application.
 ///
 /// # Errors
 /// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
@@ -294,7 +294,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
         ));
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
-    // A user at the command line needs the error message in the browser.
+    // Interactive use: show errors of the application in the browser.
     let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
@@ -303,7 +303,8 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
     Ok(Some((name.split('.').next().unwrap_or_default().to_owned(), app)))
 }
 
-/// Whether a target is `HOST:PORT`, `:PORT` or a port: no Python name begins with a digit.
+/// Whether a target is `HOST:PORT`, `:PORT` or a port, and not `MODULE:NAME`: Python names do not begin with
+/// a digit.
 fn is_address(target: &str) -> bool {
     let authority = target.split('/').next().unwrap_or_default();
     let port = authority.rsplit_once(':').map_or(target, |(_, port)| port);
@@ -319,8 +320,8 @@ fn address_hint(target: &str) -> String {
     format!("{target}: an upstream server is a URL: write \"http://{authority}\"")
 }
 
-/// The variables of the application, in addition to those of the server: `--env` overrides the environment, and the
-/// environment overrides the files of `--env-file`.
+/// Returns the environment variables of the application in addition to the server's. `--env` overrides the
+/// environment, and the environment overrides the files of `--env-file`.
 fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
@@ -336,11 +337,11 @@ fn is_url(target: &str) -> bool {
     target.starts_with("unix:") || target.contains("://")
 }
 
-/// The targets that `komainu run` accepts.
+/// Description of the targets that `komainu run` accepts.
 const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
 
-/// What to write for a target that another server takes.
+/// Returns the hint for a target that is meant for another program or command.
 fn run_hint(target: &Path) -> Option<String> {
     let name = target.file_name()?.to_str()?;
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);

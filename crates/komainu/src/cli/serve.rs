@@ -1,4 +1,4 @@
-//! What `komainu run` and `komainu start` have in common: the start of a server or of its supervisor.
+//! Start of a server or its supervisor, shared by `komainu run` and `komainu start`.
 
 use crate::run::start;
 use crate::run::start::Start;
@@ -17,18 +17,19 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What this process takes over when it starts.
+/// State that this process takes over when it starts.
 pub(crate) struct TakenOver {
     pub(super) inherited: Option<Inherited>,
     pub(super) predecessor: Option<Predecessor>,
     pub(super) given: GivenSockets,
 }
 
-/// Serves by what this process takes over; the server to be replaced receives the reason if this one cannot.
+/// Calls `serve` with the state taken over. If it fails, the reason is reported to the predecessor.
 pub(crate) fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
     net::sys::keep_descriptors_from_programs().map_err(failed)?;
     upgrade::program().map_err(failed)?;
-    // A file that may not grow any more (`LimitFSIZE`) is an error of its write, as a full disk is, and not the end.
+    // Exceeding the file size limit (`LimitFSIZE`) becomes a write error, like a full disk, instead of ending
+    // the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
     if let Some(inherited) = Inherited::take().map_err(failed)? {
         let given = GivenSockets::default();
@@ -42,7 +43,8 @@ pub(crate) fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -
     done.inspect_err(|error| predecessor.report_failure(error.strip_prefix("error: ").unwrap_or(error)))
 }
 
-/// Runs the supervisor of a server that has another user, and returns that server's exit status.
+/// Runs the supervisor of a server that runs as another user, and exits with that server's status if it is
+/// not 0.
 pub(super) fn supervised(
     config: Config,
     file: Option<(PathBuf, String)>,
@@ -59,7 +61,7 @@ pub(super) fn failed(error: io::Error) -> String {
     format!("error: {error}")
 }
 
-/// Serves; reports a failure to the supervisor as well, if there is one.
+/// Runs the server; failures are also reported to the supervisor, if there is one.
 pub(super) fn served(start: Start) -> Result<(), String> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
     start::serve(start, announce).map_err(|error| {
@@ -68,7 +70,7 @@ pub(super) fn served(start: Start) -> Result<(), String> {
     })
 }
 
-/// Prints the addresses of the server once it accepts connections, and those of its dashboard.
+/// Prints the addresses of the server and its dashboard once connections are accepted.
 fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {

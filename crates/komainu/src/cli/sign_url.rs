@@ -1,4 +1,4 @@
-//! `komainu sign-url`: a URL that a route with `auth = { signed = … }` lets in until a time.
+//! `komainu sign-url`: signs a URL for routes with `auth = { signed = … }`, valid until a given time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use http::path::{encoded_path, matched_path};
 use crate::cli::sign_url_arguments::SignUrl;
 use steps::auth;
 
-/// The signed URL.
+/// Returns the signed URL.
 ///
 /// # Errors
-/// The secret cannot be read, or the URL has no path that can be asked for.
+/// The secret cannot be read, or the URL has no valid path.
 pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
     let file = &arguments.secret_file;
     let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;

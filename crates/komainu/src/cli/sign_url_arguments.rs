@@ -1,4 +1,4 @@
-//! The arguments of `komainu sign-url`.
+//! Arguments of `komainu sign-url`.
 
 use std::path::PathBuf;
 

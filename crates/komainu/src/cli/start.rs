@@ -21,11 +21,11 @@ pub(crate) struct StartArguments {
     pub(crate) config: PathBuf,
 }
 
-/// `komainu start -c FILE`
+/// Runs `komainu start -c FILE`.
 pub(crate) fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
     let TakenOver { inherited, predecessor, given } = taken;
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
-        // The supervisor has printed its warnings.
+        // The supervisor has printed the warnings.
         let config = reading::parse_silently(&path, &text)?;
         let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());

@@ -1,4 +1,4 @@
-//! `komainu status`, `komainu reload` and `komainu upgrade`: servers that run, seen from outside.
+//! `komainu status`, `komainu reload` and `komainu upgrade`: status and control of running servers.
 
 use crate::cli::control_endpoint::ControlCredentials;
 use crate::cli::values::process_id;
@@ -52,10 +52,10 @@ pub(crate) struct Upgrade {
     pub(crate) pid: Option<u32>,
 }
 
-/// `komainu status`: the text to print.
+/// Runs `komainu status`; returns the text to print.
 ///
 /// # Errors
-/// Where no server runs, or one does not answer.
+/// No server runs, or none answers.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
     if let Some(address) = &arguments.address {
         let server = status_fetch::by_address(address, &arguments.credentials)?()?;
@@ -67,7 +67,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
         .map(|pid| control_client::ask(pid, "status"));
     let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
-    // One of several may have ended just now.
+    // One of several servers may just have ended.
     if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
         return Err(error);
     }
@@ -82,11 +82,11 @@ fn printed(servers: Vec<Value>, is_json: bool) -> String {
     terminal::printable(&text)
 }
 
-/// `komainu reload`: waits for the result, and returns the text to print.
+/// Runs `komainu reload`: waits for the result and returns the text to print.
 ///
 /// # Errors
-/// Where no server runs, or it is not clear which is meant; where the server refuses the new configuration, or has to be
-/// started again for a part of it; where it has no such application.
+/// No server runs, or several do and none is named; the server rejects the new configuration, or needs a
+/// restart for a part of it; the application is unknown.
 pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
     let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
     let pid = match &arguments.config {
@@ -96,10 +96,10 @@ pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
     command(pid, line.trim_end())
 }
 
-/// The process id of the one server that uses the configuration file.
+/// Returns the process id of the only server that uses the configuration file.
 ///
 /// # Errors
-/// The file does not exist; no server uses it, or several do: the text names those that run.
+/// The file does not exist, or is not used by exactly one server; the message lists the candidates.
 pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
     let wanted = file.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
@@ -111,7 +111,7 @@ pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
     let uses = |pid: &u32| {
         let answer = control_client::ask(*pid, "ping").unwrap_or_default();
         answer["file"].as_str().is_some_and(|used| {
-            // A server may name its file relative to its own working directory.
+            // The server may name its file relative to its working directory.
             let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
             used.canonicalize().is_ok_and(|used| used == wanted)
         })
@@ -125,15 +125,15 @@ pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
     }
 }
 
-/// `komainu upgrade`: waits for the result, and returns the text to print.
+/// Runs `komainu upgrade`: waits for the result and returns the text to print.
 ///
 /// # Errors
-/// Where no server runs, or it is not clear which is meant; where the new server does not start.
+/// No server runs, or several do and none is named; the new server does not start.
 pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
     command(arguments.pid, "upgrade")
 }
 
-/// Sends a line to the one server that is meant.
+/// Sends a command to the selected server.
 fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
     let answer = control_client::ask(one(pid)?, line)?;
     for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
@@ -142,10 +142,10 @@ fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
     Ok(format!("{}\n", terminal::printable(answer["done"].as_str().unwrap_or("done"))))
 }
 
-/// The process id of the one server that is meant.
+/// Returns the process id of the selected server.
 ///
 /// # Errors
-/// Where none runs, or several.
+/// No server runs, or several do and none is named.
 pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
     match chosen(pid, control_client::serving)?.as_slice() {
         [pid] => Ok(*pid),
@@ -153,7 +153,7 @@ pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
     }
 }
 
-/// Which servers there are to choose from: each with its addresses and its file.
+/// Returns a message that lists the servers with their addresses and files.
 pub(crate) fn several(pids: &[u32]) -> String {
     const NAMED_MAX: usize = 20;
     let mut text = match pids {
@@ -184,7 +184,7 @@ fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
     }
 }
 
-/// One server and its applications, for people.
+/// Formats a server and its applications as a table.
 pub(crate) fn shown(server: &Value) -> String {
     let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
     let mut table = TextTable::new(&[
@@ -215,7 +215,7 @@ pub(crate) fn shown(server: &Value) -> String {
     let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
     let mut total = vec![format!("{} process{}", all.len(), if all.len() == 1 { "" } else { "es" })];
     total.resize(6, String::new());
-    // Resident memory cannot be summed: what is shared would count again for each process.
+    // Resident sizes are not summed, since shared pages would be counted once per process.
     total.extend([cpu(sum("cpu_ms")), String::new()]);
     total.extend([bytes(sum("pss_bytes") as f64), bytes(sum("private_dirty_bytes") as f64)]);
     table.row(total);
@@ -225,7 +225,7 @@ pub(crate) fn shown(server: &Value) -> String {
         server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
     let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
     let place = match addresses.as_slice() {
-        // Its successor has the addresses.
+        // The successor has the addresses.
         [] if server["state"] == socket::DRAINING => "draining: it accepts no connections".to_owned(),
         [] => "without addresses".to_owned(),
         addresses => format!("on {}", addresses.join(", ")),
@@ -233,7 +233,7 @@ pub(crate) fn shown(server: &Value) -> String {
     format!("komainu {version} {place}\n{table}{memory}{sandbox}")
 }
 
-/// The line of `komainu status` about memory held for clients and upstream servers.
+/// Formats the line about memory held for clients and upstream servers.
 fn memory(memory: &Value) -> Option<String> {
     let of = |key: &str| memory[key].as_u64();
     let (held, budget) = (bytes(of("held_bytes")? as f64), bytes(of("budget_bytes")? as f64));

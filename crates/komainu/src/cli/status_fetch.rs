@@ -1,4 +1,4 @@
-//! The status of a server, by the address of its control listener.
+//! Fetching the status of a server from its control listener.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -8,18 +8,18 @@ use serde_json::Value;
 use crate::cli::control_endpoint::{ControlCredentials, ControlEndpoint, read_answer};
 use crate::terminal::printable;
 
-/// For each part of an answer.
+/// Timeout of each read of the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// A document larger than this is no server's.
+/// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Asks for the status, each time that it is called.
+/// Fetches the status on each call.
 pub(crate) type StatusSource = Box<dyn FnMut() -> Result<Value, String>>;
 
-/// The status of the server at an address.
+/// Returns a source of the status of the server at an address.
 ///
 /// # Errors
-/// As [`ControlEndpoint::new`]'s.
+/// Those of [`ControlEndpoint::new`].
 pub(crate) fn by_address(address: &str, credentials: &ControlCredentials) -> Result<StatusSource, String> {
     let endpoint = ControlEndpoint::new(address, credentials)?;
     let shown = address.to_owned();
@@ -31,7 +31,7 @@ pub(crate) fn by_address(address: &str, credentials: &ControlCredentials) -> Res
     }))
 }
 
-/// Asks for the status; `fields` are lines of the request.
+/// Requests the status; `fields` are additional header lines.
 fn fetch(mut stream: impl Read + Write, fields: &str) -> io::Result<Value> {
     let head = "GET /v1/status HTTP/1.1\r\nAccept: application/json\r\nConnection: close\r\n";
     stream.write_all(format!("{head}{fields}\r\n").as_bytes())?;

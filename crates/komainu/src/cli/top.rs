@@ -1,4 +1,4 @@
-//! `komainu top`: where the status of the server comes from, and where the figures go.
+//! `komainu top`: reads the status of a server periodically and displays the changes.
 
 use crate::cli::control_endpoint::ControlCredentials;
 use crate::cli::values::interval;
@@ -32,10 +32,10 @@ pub(crate) struct Top {
     pub(crate) json: bool,
 }
 
-/// Follows a server in the terminal, or prints what happens within an interval.
+/// Follows a server in the terminal, or prints its activity per interval.
 ///
 /// # Errors
-/// There is no such server, or it does not answer; the terminal fails.
+/// The server does not exist or does not answer, or the terminal fails.
 pub(crate) fn top(arguments: &Top) -> Result<(), String> {
     let mut ask = source(arguments)?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
@@ -53,11 +53,11 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
             false => top::text(&sample),
         };
         match io::stdout().write_all(text.as_bytes()) {
-            // Who reads has enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             written => written.map_err(|error| error.to_string())?,
         }
-        // Without a terminal text is printed once: nobody reads pages of it.
+        // Without a terminal, text is printed for one interval only; JSON continues.
         if arguments.once || !arguments.json {
             return Ok(());
         }

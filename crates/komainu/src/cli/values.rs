@@ -1,4 +1,4 @@
-//! Values of arguments: how they are read, and what is said of those that are wrong.
+//! Parsers of argument values, with their error messages.
 
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
@@ -9,11 +9,11 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use config::Listen;
 
-/// The range of `--timeout`: that of the configuration.
+/// Range of `--timeout`, as in the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
-/// Bytes of a request body; `None` for any number.
+/// Maximum size of a request body in bytes; `None` for no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyMax(pub(crate) Option<u64>);
 
@@ -50,7 +50,7 @@ pub(super) fn reported(fault: config::InvalidValue) -> String {
     }
 }
 
-/// Reads a whole number within a range; the error contains the range.
+/// Parses an integer within a range; the error message states the range.
 pub(super) fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
@@ -75,7 +75,8 @@ pub(super) fn verify_time(text: &str) -> Result<Duration, String> {
     if range.contains(&time) { Ok(time) } else { Err("write a time from 1s to 1h".into()) }
 }
 
-/// Reads the format of the access log. The format may be left out, so that a target after `--log` is read as one.
+/// Parses the format of the access log. The format is optional, so a target after `--log` may be taken for
+/// it; the error message explains this.
 #[derive(Clone)]
 pub(super) struct LogFormatParser;
 
@@ -121,7 +122,7 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A time with units, or in seconds without.
+/// Parses a duration; without a unit, in seconds.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };

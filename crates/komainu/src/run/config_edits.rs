@@ -1,4 +1,4 @@
-//! Changes of the configuration that are asked for by the control API.
+//! Changes of the configuration by the control API.
 
 use config::Config;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use engine::options;
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 
 impl RunningServer {
-    /// Changes the configuration, all or nothing, and writes it to its files where that can be.
+    /// Changes the configuration atomically, and writes it to its files if possible.
     pub(crate) fn edit(&self, edit: &ConfigEdit) -> Result<Value, EditError> {
         let Some(before) = self.current.text().filter(|text| text.joined == edit.before) else {
             return Err(EditError::new(412, "the configuration has changed meanwhile: read it again"));
@@ -54,7 +54,7 @@ impl RunningServer {
         }))
     }
 
-    /// The files of a change, ready to take the place of the old ones; or why they will not.
+    /// Stages the files of a change; the inner error is the reason that they will not be written.
     fn staged(
         &self,
         before: &ConfigText,
@@ -63,7 +63,8 @@ impl RunningServer {
         if edit.persist == Some(false) {
             return Ok(Err("it was not to be written: it is in force until a reload or a restart".into()));
         }
-        // The supervisor acts by the file with root's rights: a server that has none must not write to it.
+        // The supervisor acts on the file with root's rights, so a server without these must not be able to
+        // write it.
         let supervised = "this server has given up root's rights and cannot write to the file: change it as root, and \
             reload; the change is in force until then";
         let staged = match &self.link {
@@ -80,7 +81,8 @@ impl RunningServer {
         }
     }
 
-    /// With a supervisor nothing can be changed here that it does with root's rights, by the file that it has read.
+    /// Refuses changes that the supervisor would have to make: it acts with root's rights, and only on the
+    /// file that it has read itself.
     fn may_adopt(&self, config: &Config) -> Result<(), EditError> {
         let plan = self.current.plan();
         let before = &plan.config;

@@ -1,4 +1,5 @@
-//! What a running server does on signals, orders and commands: reload, rotate logs, upgrade, stop.
+//! Lifecycle of a running server, driven by signals, supervisor orders and commands: reload, log rotation,
+//! upgrade, stop.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,12 +38,12 @@ use process::upgrade::{self, HandedSockets, Successor};
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::Metrics;
 
-/// How long a stop may take before it is said what it waits for; idle connections are closed by then.
+/// Time after which a stop logs the requests that it waits for; idle connections are closed by then.
 const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
-/// The longest wait for an event.
+/// Maximum time to wait for an event.
 const QUIET: Duration = Duration::from_secs(3_600);
 
-/// A configuration that can be used.
+/// A configuration that has been checked and can be put in force.
 pub(crate) struct PreparedConfig {
     plan: ServerPlan,
     listeners: NewListeners,
@@ -52,28 +53,28 @@ pub(crate) struct PreparedConfig {
     text: ConfigText,
 }
 
-/// The configuration in force, for all cores: they take it over at their next request.
+/// The configuration in force, for all cores; each switches to it at its next request.
 pub(crate) struct Current {
     pub(crate) generation: AtomicU64,
-    /// What works by which.
+    /// Generations of the configuration, with the requests that use them.
     pub(crate) generations: Arc<Generations>,
     pub(crate) plan: Mutex<Arc<ServerPlan>>,
-    /// Its text, where it comes from a file.
+    /// Text of the configuration; `None` if it does not come from a file.
     pub(crate) text: Mutex<Option<ConfigText>>,
-    /// The configuration at the start: what changes only at a restart still is as it says.
+    /// The configuration at the start, still in force for settings that require a restart.
     pub(crate) started: Config,
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) cores: usize,
-    /// How connections speak TLS.
+    /// TLS settings of new connections.
     pub(crate) tls: net::TlsAcceptor,
     pub(crate) certificates: AutomaticCertificates,
     pub(crate) metrics: Metrics,
-    /// How many connections a client may have.
+    /// Limits on the number of connections per client.
     pub(crate) gate: Arc<ClientConnections>,
 }
 
 impl Current {
-    /// What decides who may have how many connections.
+    /// Returns the gate that limits the number of connections per client.
     pub(crate) fn gate(&self) -> net::SharedGate {
         net::SharedGate(self.gate.clone())
     }
@@ -82,32 +83,32 @@ impl Current {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The text of the configuration in force.
+    /// Returns the text of the configuration in force.
     pub(crate) fn text(&self) -> Option<ConfigText> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Whoever waits for the outcome of a command.
+/// Receiver of a command's outcome.
 pub(crate) type Asker = SyncSender<Result<String, String>>;
 
-/// What happens while the server runs.
+/// Events of a running server.
 pub(crate) enum ServerEvent {
     Stop,
-    /// Read the configuration again; the result is sent to whoever asked on the control socket.
+    /// Reload the configuration; the result is sent to the client of the control socket, if there is one.
     Reload(Option<PendingReply<Reloaded>>),
     /// Change the configuration.
     Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
     Reopen(Option<Sender<Vec<String>>>),
-    /// Start the program again, to take over.
+    /// Start a new process of the program, which takes over.
     Upgrade(Option<Asker>),
-    /// Another process has taken over, or why not.
+    /// Outcome of an upgrade: another process has taken over, or the reason that it failed.
     Upgraded(Result<String, String>),
-    /// The engines have ended.
+    /// The server's threads have ended.
     Ended(io::Result<bool>),
 }
 
-/// A server that runs, and what it is controlled by.
+/// A running server and its control.
 pub(crate) struct RunningServer {
     pub(crate) current: Arc<Current>,
     pub(crate) reread: Option<Reread>,
@@ -116,36 +117,36 @@ pub(crate) struct RunningServer {
     pub(crate) stop: net::Stop,
     pub(crate) listeners: Listeners,
     pub(crate) notifier: Notifier,
-    /// How often it is to be said that the server lives.
+    /// Interval of the watchdog notifications.
     pub(crate) watchdog: Option<Duration>,
     pub(crate) control_listener: ControlListener,
     pub(crate) push: MetricsPush,
     pub(crate) events: Sender<ServerEvent>,
 }
 
-/// How far a stop or an upgrade is.
+/// Progress of a stop or an upgrade.
 #[derive(Default)]
 struct StopProgress {
     is_stopping: bool,
-    /// When it is said what a stop waits for.
+    /// Time to log the requests that a stop waits for.
     report_at: Option<Instant>,
-    /// When it is said that the server lives.
+    /// Time of the next watchdog notification.
     alive_at: Option<Instant>,
     upgrade: Option<UpgradeUnderWay>,
 }
 
 struct UpgradeUnderWay {
     askers: Vec<Asker>,
-    /// The successor, where this process has started it.
+    /// The successor; `None` if the supervisor starts it.
     successor: Option<(u32, OwnedFd)>,
 }
 
 impl RunningServer {
-    /// Does what signals, orders and clients of the control socket ask for, until the engines have ended. Whether every
-    /// request was finished.
+    /// Handles signals, orders and commands of the control socket until the server's threads have ended.
+    /// Returns whether all requests were completed.
     ///
     /// # Errors
-    /// An engine's failure.
+    /// A failure of a serving thread.
     pub(crate) fn attend(&self, happened: &Receiver<ServerEvent>) -> io::Result<bool> {
         let mut progress = StopProgress {
             alive_at: self.watchdog.map(|interval| Instant::now() + interval),
@@ -180,7 +181,7 @@ impl RunningServer {
         match event {
             ServerEvent::Ended(_) => {}
             ServerEvent::Reopen(asker) => self.logs.reopen_soon(asker),
-            // Whoever asked has given up: it was answered that nothing is done.
+            // The client was told that the command has been withdrawn.
             ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
             ServerEvent::Edit(_, asker) if !asker.begin() => {}
             ServerEvent::Reload(asker) => {
@@ -210,7 +211,7 @@ impl RunningServer {
                 if let Some((_, pidfd)) =
                     progress.upgrade.as_ref().and_then(|upgrade| upgrade.successor.as_ref())
                 {
-                    // It fails only where the process has ended already.
+                    // Fails only if the process has ended already.
                     let _ = pidfd_send_signal(pidfd, Signal::KILL);
                 }
                 self.notifier.stopping();
@@ -226,7 +227,7 @@ impl RunningServer {
         progress.report_at = Some(Instant::now() + DRAIN_REPORT);
     }
 
-    /// Says that the server lives, if no core is stuck.
+    /// Notifies the watchdog, unless a core is stuck.
     fn tell_alive(&self) {
         if self.listeners.cores_turn() {
             self.notifier.alive();
@@ -234,10 +235,10 @@ impl RunningServer {
         }
     }
 
-    /// Starts the program again, or has the supervisor do so.
+    /// Starts an upgrade, itself or through the supervisor.
     fn upgrade(&self, asker: Option<Asker>, progress: &mut StopProgress) {
         if progress.is_stopping {
-            // Whoever asked may have left.
+            // The receiver may have been dropped.
             let _ = asker.map(|asker| asker.send(Err("the server is stopping".into())));
             return;
         }
@@ -274,7 +275,8 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Names the upstream servers that were drained or weighted while this process runs: the one that takes over knows nothing of it.
+    /// Logs the upstream servers whose state or weight was changed at run time, because the successor does
+    /// not inherit these changes.
     fn warn_of_orders(&self) {
         for (name, group) in self.current.plan().groups.named() {
             for server in 0..group.count() {
@@ -298,7 +300,7 @@ impl RunningServer {
         }
     }
 
-    /// Leaves the service to the successor that serves by now, or continues without one.
+    /// Hands the service over to the successor that serves, or continues without one.
     fn upgraded(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
         if outcome.is_ok() && !progress.is_stopping {
             self.warn_of_orders();
@@ -309,20 +311,20 @@ impl RunningServer {
             Err(error) => Err(upgrade::failed(&error)),
         };
         if outcome.is_ok() {
-            // From now on the metrics of this server are the successor's.
+            // The successor pushes metrics from here on.
             self.push.stop();
         }
         if self.link.is_none() {
             match (&outcome, successor) {
                 (Ok(_), Some((_, pidfd))) if progress.is_stopping => {
-                    // It served before it could be killed.
+                    // The successor began to serve before it could be killed.
                     let _ = pidfd_send_signal(&pidfd, Signal::TERM);
                 }
                 (Ok(text), Some((pid, _))) => {
                     self.logs.notices.info(text);
                     self.notifier.main_process(pid);
                     self.listeners.each(|listener| {
-                        // Its file is the successor's: nothing of it is looked at here.
+                        // The socket file belongs to the successor and must not be examined.
                         let _ = listener.own_file(false);
                     });
                     self.drain(progress);
@@ -331,12 +333,12 @@ impl RunningServer {
                 (Ok(_), None) => {}
             }
         }
-        // Whoever asked may have left.
+        // The receivers may have been dropped.
         askers.into_iter().for_each(|asker| _ = asker.send(outcome.clone()));
     }
 
-    /// Reads the configuration again and applies it. Returns the result for whoever asked, which is logged as well. `notifies`
-    /// says that the service manager gets notifications of it.
+    /// Reloads the configuration. The result is returned and logged. `notifies` is whether the service
+    /// manager is notified.
     fn reload(&self, notifies: bool) -> Reloaded {
         if notifies {
             self.notifier.reloading();
@@ -355,7 +357,7 @@ impl RunningServer {
     fn reload_all(&self) -> Reloaded {
         let (current, notices) = (&self.current, &self.logs.notices);
         let Some(reread) = &self.reread else {
-            // What there is besides a file can be loaded again all the same.
+            // Applications can be reloaded without a configuration file.
             let applied = current.hosting.apply(&current.plan().config.apps, true);
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
@@ -364,7 +366,7 @@ impl RunningServer {
         };
         match reread().and_then(|read| self.prepare(read)) {
             Ok(prepared) => {
-                // Before applications are started from it.
+                // Before applications are started from the new configuration.
                 self.link.iter().for_each(|link| link.report(&LinkRequest::Adopted));
                 self.adopt(prepared, true)
             }
@@ -377,13 +379,13 @@ impl RunningServer {
         }
     }
 
-    /// Assembles a configuration once to see that it can be: folders and pages that are missing are found before it is used.
+    /// Assembles a configuration without using it, so that missing directories and pages are found first.
     pub(crate) fn prepare(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
         let (current, before) = (&self.current, self.current.plan());
         let ReadConfig { config, warnings, text } = read;
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
         let mut plan = plan.map_err(|error| error.to_string())?;
-        // Bound before anything changes: an address may not be free.
+        // Bound before anything changes, because an address may be in use.
         let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
         let control =
             self.control_listener.prepare(&plan.config.control).map_err(|error| error.to_string())?;
@@ -392,7 +394,7 @@ impl RunningServer {
         Ok(PreparedConfig { plan, listeners, control, opened, warnings, text })
     }
 
-    /// Puts a configuration in force. `reloads` is whether applications that it does not change are loaded again.
+    /// Puts a configuration in force. `reloads` is whether unchanged applications are loaded again.
     pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
         let (current, notices) = (&self.current, &self.logs.notices);
         let PreparedConfig { plan, listeners, control, opened: (sinks, errors), mut warnings, text } =
@@ -451,7 +453,7 @@ impl RunningServer {
         Reloaded { reported, warnings, is_in_force: true, is_later: false }
     }
 
-    /// The limits and timeouts of a new configuration hold from now on.
+    /// Applies the limits and timeouts of a new configuration.
     fn set_limits(&self, config: &Config) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let options = options::options(config, &options::Descriptors::new(config, limit));
@@ -461,7 +463,8 @@ impl RunningServer {
         self.listeners.set_limits(net::ServingLimits { limits, timeouts, hints_over_http1 });
     }
 
-    /// The listeners of a new configuration: those that are open stay, the others are bound here or by the supervisor.
+    /// Prepares the listeners of a new configuration: open ones are kept, others are bound here or by the
+    /// supervisor.
     fn new_listeners(&self, config: &Config) -> io::Result<NewListeners> {
         let cores = self.current.cores;
         self.listeners.prepare(options::listens(config), |place, listen: Listen, open| match &self.link {
@@ -471,7 +474,7 @@ impl RunningServer {
     }
 }
 
-/// Logs what a stop waits for, because without that it seems to hang.
+/// Logs the number of requests that a stop waits for, since it would otherwise appear to hang.
 fn report_draining(current: &Current, listeners: &net::Listeners, notices: &ErrorLog) {
     let drain = current.plan().config.timeouts.drain;
     if drain <= DRAIN_REPORT {
@@ -491,20 +494,21 @@ fn report_draining(current: &Current, listeners: &net::Listeners, notices: &Erro
     }
 }
 
-/// A reload that has changed nothing.
+/// Result of a reload that has changed nothing.
 fn refused(text: &str) -> Reloaded {
     Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false, is_later: false }
 }
 
-/// A reload that was not begun.
+/// Result of a reload that was not begun.
 pub(crate) fn later(text: &str) -> Reloaded {
     Reloaded { is_later: true, ..refused(text) }
 }
 
-/// How long writing the last lines may take when the server ends at once.
+/// Maximum time to write the last log lines when the server ends at once.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
-/// A second request to stop: ends the process, whatever its threads do. The logs get a moment.
+/// Ends the process on a second request to stop, regardless of its threads; the logs are given a moment to be
+/// written.
 fn end_at_once(logs: &Logs) -> ! {
     logs.notices.warn("second request to stop: not waiting for running requests");
     let (done, closed) = sync_channel(1);
@@ -519,7 +523,7 @@ fn end_at_once(logs: &Logs) -> ! {
     std::process::exit(1);
 }
 
-/// While workers are waited for, a second request to stop still ends the process.
+/// Handles a second request to stop while the process waits for workers.
 pub(crate) fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(move || {
         if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
@@ -538,8 +542,9 @@ pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
     }
 }
 
-/// Turns signals into events, on a thread of its own. A server with a supervisor takes its orders from that: systemd sends
-/// signals to both, and the second SIGTERM would end it at once. Applications that run as its user can send signals to it alone.
+/// Converts signals to events, on a separate thread. A supervised server takes orders from its supervisor
+/// only: systemd sends signals to both processes, and the second SIGTERM would end the server at once. Also,
+/// applications that run as the server's user could send it signals.
 pub(crate) fn pass_signals(
     mut signals: Signals,
     supervised: bool,
@@ -559,9 +564,9 @@ pub(crate) fn pass_signals(
     Ok(())
 }
 
-/// What differs from the start and needs a restart.
+/// Returns the changed settings that require a restart.
 pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
-    // Applications and groups that had no temporary files have none until they are made again.
+    // Applications and groups created without temporary files get none until they are created again.
     let spills = |config: &Config| config.limits.spill_bytes_max > 0;
     let changes = [
         ("`user`", (&new.user, &new.group) != (&old.user, &old.group)),

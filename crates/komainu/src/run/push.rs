@@ -1,4 +1,4 @@
-//! Metrics that are sent to a collector at an interval, from a thread of their own (`[metrics]`).
+//! Periodic push of metrics to a collector (`[metrics]`), on a separate thread.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -14,19 +14,20 @@ use logging::record::now_ns;
 use operator::endpoint::Operated;
 use telemetry::otlp::{self, CountedTime, PushOptions};
 
-/// How long the end of the server waits until the collector has the last values.
+/// Maximum time that a stop waits for the last values to be sent.
 const LAST_MAX: Duration = Duration::from_secs(2);
 
-/// The thread that sends metrics, where there is a collector.
+/// The push of metrics, and its thread if a collector is configured.
 pub(crate) struct MetricsPush {
     operated: Operated,
     notices: ErrorLog,
-    /// When counting began.
+    /// Start of counting, in nanoseconds since 1970.
     start_ns: u64,
     running: Mutex<Option<RunningPush>>,
 }
 
-/// A thread that sends to one collector. It ends when the sender is dropped; a message has it send once more before.
+/// A thread that sends to one collector. It ends when the sender is dropped; a message makes it send once
+/// more first.
 struct RunningPush {
     options: PushOptions,
     last: Sender<()>,
@@ -34,7 +35,7 @@ struct RunningPush {
 }
 
 impl MetricsPush {
-    /// Of a server that has just started.
+    /// Creates the push of a server that has just started, without a thread.
     pub(crate) fn new(operated: Operated, notices: ErrorLog) -> MetricsPush {
         MetricsPush { operated, notices, start_ns: now_ns(), running: Mutex::default() }
     }
@@ -43,7 +44,7 @@ impl MetricsPush {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends as these options say from now on. A thread that does so already stays.
+    /// Applies new options. A thread with the same options is kept.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -72,15 +73,15 @@ impl MetricsPush {
         Ok(())
     }
 
-    /// Sends nothing more.
+    /// Stops sending.
     pub(crate) fn stop(&self) {
         *self.running() = None;
     }
 
-    /// Sends the last values, and waits for that a moment.
+    /// Sends the last values, and waits at most [`LAST_MAX`] for this.
     pub(crate) fn finish(&self) {
         let Some(RunningPush { last, thread, .. }) = self.running().take() else { return };
-        // The thread has not ended: the sender is still there.
+        // The thread has not ended, because its sender still exists.
         let _ = last.send(());
         let until = Instant::now() + LAST_MAX;
         while !thread.is_finished() && Instant::now() < until {
@@ -89,7 +90,7 @@ impl MetricsPush {
     }
 }
 
-/// What the thread works with.
+/// State of the sending thread.
 struct SendingMetrics {
     operated: Operated,
     options: PushOptions,
@@ -113,7 +114,7 @@ impl SendingMetrics {
         }
     }
 
-    /// Sends the values of now; returns the pause until the next ones.
+    /// Sends the current values; returns the pause until the next ones.
     fn send(&mut self) -> Duration {
         let families = self.operated.families();
         let span = CountedTime { start_ns: self.start_ns, now_ns: now_ns() };

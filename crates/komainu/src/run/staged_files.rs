@@ -1,28 +1,30 @@
-//! Configuration files that are written again: all are there beside the old ones before the first of them takes its place.
+//! Replacement of configuration files: all new files are written next to the old ones before the first is
+//! replaced.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Why files cannot be written.
+/// Reason that files cannot be written.
 #[derive(Debug)]
 pub(crate) enum StageError {
-    /// Somebody else has changed one.
+    /// A file was changed by another process.
     Changed(String),
-    /// There is no right, or no room.
+    /// Permission is missing, or the disk is full.
     Unwritable(String),
 }
 
-/// New files, each with the one that it replaces. Those that take nobody's place are removed.
+/// New files, each with the file that it replaces, and warnings. Files that are not committed are removed on
+/// drop.
 #[derive(Debug, Default)]
 pub(crate) struct StagedFiles(Vec<(PathBuf, PathBuf)>, Vec<String>);
 
 impl StagedFiles {
-    /// Writes those of `after` that differ from `before`, which has the same files, beside them.
+    /// Writes the files of `after` that differ from `before` next to the originals. Both have the same paths.
     ///
     /// # Errors
-    /// A file that is no longer as it was `before`, or cannot be written.
+    /// A file that no longer has the content in `before`, or cannot be written.
     pub(crate) fn stage(
         before: &[(PathBuf, String)],
         after: &[(PathBuf, String)],
@@ -44,19 +46,19 @@ impl StagedFiles {
         Ok(staged)
     }
 
-    /// What is not as it was for the old files, for people.
+    /// Attributes of the old files that could not be preserved.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.1
     }
 
     fn write(&mut self, path: &Path, text: &str) -> io::Result<(PathBuf, PathBuf)> {
-        // A link stays a link.
+        // Symbolic links are kept: their target is replaced.
         let target = path.canonicalize()?;
-        // A file that is not to be written to is not replaced either.
+        // A read-only file must not be replaced either.
         OpenOptions::new().append(true).open(&target)?;
         let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let new = target.with_file_name(format!(".{name}.{}-{}.new", std::process::id(), self.0.len()));
-        // Of a server that has died in between.
+        // Left behind by a server that died while writing.
         let _ = fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let written = write_as(&mut file, &target, &new, text);
@@ -71,10 +73,10 @@ impl StagedFiles {
         Ok((new, target))
     }
 
-    /// Puts them in place.
+    /// Replaces the old files.
     ///
     /// # Errors
-    /// The system's; some may be in place then.
+    /// The system's error; some files may have been replaced by then.
     pub(crate) fn commit(mut self) -> io::Result<()> {
         for (new, target) in std::mem::take(&mut self.0) {
             fs::rename(&new, &target).inspect_err(|_| _ = fs::remove_file(&new))?;
@@ -85,19 +87,19 @@ impl StagedFiles {
 
 impl Drop for StagedFiles {
     fn drop(&mut self) {
-        // What cannot be removed is overwritten the next time.
+        // A file that cannot be removed is overwritten the next time.
         self.0.iter().for_each(|(new, _)| _ = fs::remove_file(new));
     }
 }
 
-/// Writes a file that is to replace another one, whose owner, group and permissions it gets. What of these it could not get.
+/// Writes a new file with the owner, group and permissions of `target`. Returns those that could not be set.
 fn write_as(file: &mut File, target: &Path, new: &Path, text: &str) -> io::Result<Option<String>> {
     let found = fs::metadata(target)?;
     file.write_all(text.as_bytes())?;
     file.set_permissions(Permissions::from_mode(found.mode() & 0o777))?;
     let given = file.metadata()?;
     let (uid, gid) = (given.uid() != found.uid(), given.gid() != found.gid());
-    // A file may be given to a group of one's own, also where it cannot be given to another user.
+    // The group can be set to one of this process's groups even if the owner cannot be changed.
     let keeps_group = !gid || chown(new, None, Some(found.gid())).is_ok();
     let keeps_owner = !uid || chown(new, Some(found.uid()), None).is_ok();
     let lost = match (keeps_owner, keeps_group) {

@@ -1,4 +1,4 @@
-//! Starts the server.
+//! Start of the server.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -55,31 +55,31 @@ pub(crate) struct Start {
     pub(crate) config: Config,
     /// Reads the configuration again; `None` if it comes from the command line.
     pub(crate) reread: Option<Reread>,
-    /// The text of the configuration, where it comes from a file.
+    /// Text of the configuration; `None` if it does not come from a file.
     pub(crate) text: Option<ConfigText>,
     /// Whether applications are loaded again when their files change.
     pub(crate) watch: bool,
-    /// What the supervisor has passed on, if there is one.
+    /// State passed on by the supervisor, if there is one.
     pub(crate) inherited: Option<Inherited>,
-    /// The server that is to be replaced, where there is one.
+    /// The server to replace, if there is one.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Sockets that others have bound.
+    /// Sockets bound by other processes.
     pub(crate) given: GivenSockets,
     /// A warning for the log.
     pub(crate) warning: Option<String>,
 }
 
-/// Serves until it is asked to stop. `ready` is called with the addresses once connections are accepted.
+/// Serves until a stop is requested. `ready` is called with the addresses once connections are accepted.
 ///
 /// # Errors
-/// What keeps the server from starting.
+/// Any reason that prevents the start.
 pub(crate) fn serve(
     start: Start,
     ready: impl FnOnce(&[net::ListenUrl], &[net::ListenUrl]),
 ) -> io::Result<()> {
     let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
-    // Before anything is started, so that no signal is missed.
+    // Registered before anything is started, so that no signal is missed.
     let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
@@ -87,10 +87,10 @@ pub(crate) fn serve(
     let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
-        // The capability was needed to bind; no worker may inherit it.
+        // The capability was needed for binding only and must not be inherited by workers.
         privilege::drop_capabilities()?;
     }
-    // From here on there are several threads.
+    // From here on the process has several threads.
     pass_signals(signals, inherited.is_some(), events.clone())?;
     let link = inherited.as_ref().map(|inherited| inherited.link.clone());
     if let Some(link) = &link {
@@ -148,8 +148,8 @@ pub(crate) fn serve(
     finish(drained, happened, &running.logs, &hosting, &control.1)
 }
 
-/// Before connections are accepted: a restart serves what is stored from the first one on. `system` is whether the server
-/// was started as root.
+/// Loads stored certificates before connections are accepted, so that a restart serves them from the first
+/// connection on. `system` is whether the server was started as root.
 fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
     let plan = current.plan();
     plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
@@ -159,7 +159,7 @@ fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io:
     Ok(())
 }
 
-/// The control API, which follows the configuration in force.
+/// Creates the control API, which follows the configuration in force.
 fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Api {
     let (audited, sinks, admitted) = (current.clone(), logs.clone(), current.clone());
     let file = move || {
@@ -170,7 +170,7 @@ fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Ap
     Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
 }
 
-/// The control listener, and what sends metrics to a collector, where such are configured.
+/// Starts the control listener and the push of metrics, as far as configured.
 fn serve_operators(
     current: &Current,
     server: &net::Server,
@@ -187,7 +187,7 @@ fn serve_operators(
     Ok((listener, push))
 }
 
-/// Starts the threads that serve.
+/// Starts the serving threads.
 fn start_threads(
     options: &net::Options,
     listeners: Vec<net::Listener>,
@@ -204,7 +204,8 @@ fn start_threads(
     Ok(server)
 }
 
-/// Ends what is left of the server when no thread serves any more; `drained` is whether all requests were finished.
+/// Shuts down the remaining parts after the serving threads have ended; `drained` is whether all requests
+/// were completed.
 fn finish(
     drained: bool,
     happened: Receiver<ServerEvent>,
@@ -217,14 +218,15 @@ fn finish(
     }
     attend_to_the_end(happened, logs.clone())?;
     hosting.stop();
-    // Clients that wait for the outcome of an upgrade get it.
+    // Clients waiting for the outcome of an upgrade receive it.
     control.wait();
     logs.notices.info("stopped");
     logs.close();
     Ok(())
 }
 
-/// Starts the applications of the first configuration; `replaces` is whether another server continues if they do not load.
+/// Assembles the first configuration and starts its applications. If `replaces` is set, waits for them,
+/// because the predecessor continues if they fail.
 fn first_plan(
     (config, text): (Config, Option<ConfigText>),
     hosting: &Arc<Hosting>,
@@ -264,7 +266,7 @@ fn first_plan(
     }))
 }
 
-/// Reports that the server serves: to systemd, the supervisor, the server that it replaces, and in the log.
+/// Reports that the server is ready: to systemd, the supervisor and the predecessor, and in the log.
 fn report_start(
     listeners: &net::Listeners,
     predecessor: Option<Predecessor>,
@@ -288,7 +290,8 @@ fn report_start(
     notifier
 }
 
-/// The bound sockets: the supervisor's or those of others, or made here.
+/// Returns the listening sockets: inherited from the supervisor or given by another process, otherwise bound
+/// here.
 fn listeners(
     config: &Config,
     inherited: Option<&mut Inherited>,
@@ -318,7 +321,7 @@ fn control_socket(inherited: Option<&mut Inherited>) -> Control {
     }
 }
 
-/// What is said of the server, and what it can be asked for.
+/// Creates the interface of the control socket and API to the server.
 fn server_info(
     current: &Arc<Current>,
     server: &net::Server,
@@ -393,7 +396,7 @@ fn server_info(
     })
 }
 
-/// Without a control socket the server still serves.
+/// Serves the control socket. Failures are logged; the server runs without it.
 fn serve_control(
     control: Control,
     api: &Arc<Api>,
@@ -410,7 +413,7 @@ fn serve_control(
     });
     let socket = match served {
         Ok(socket) => socket,
-        // The supervisor has logged it.
+        // The supervisor has logged the error.
         Err(_) if inherited.is_some() => None,
         Err(error) => {
             notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
@@ -420,7 +423,7 @@ fn serve_control(
     (socket, clients)
 }
 
-/// The port of the first address that speaks TLS.
+/// Returns the port of the first address with TLS.
 fn https_port(listeners: &[net::Listener]) -> Option<u16> {
     listeners.iter().map(net::Listener::url).find(|url| url.is_tls).and_then(|url| url.at.port())
 }
@@ -429,7 +432,7 @@ fn addresses(urls: &[net::ListenUrl]) -> String {
     urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// One core's router.
+/// Creates the router of one core.
 fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<SharedRouter> {
     let plan = current.plan();
     let handles = AppHandles::new(core, index, &current.hosting);
@@ -461,8 +464,8 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
                 clock.spawn(flush(flushed.clone(), clock.clone()));
             }
             clock.sleep(1_000).await;
-            // A core without requests must switch to a new configuration too: removed applications and upstream servers
-            // end only when no core holds them any more.
+            // An idle core must switch to a new configuration too: removed applications and upstream servers
+            // end only when no core holds them.
             flushed.renew();
             if std::mem::replace(&mut closes, generations.closes()) != closes {
                 clock.wake_all();
@@ -474,7 +477,7 @@ fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -
     Ok(SharedRouter(router))
 }
 
-/// Hands over the lines of access logs again and again, from the first log on.
+/// Flushes the lines of access logs periodically; started with the first log.
 async fn flush(router: Rc<Router>, core: net::Core) {
     loop {
         core.sleep(FLUSH_MS).await;
@@ -482,7 +485,7 @@ async fn flush(router: Rc<Router>, core: net::Core) {
     }
 }
 
-/// Logs that requests are refused for lack of memory: one line a second for all cores.
+/// Logs that requests are refused for lack of memory, at most once per second for all cores.
 fn log_memory(core: &net::Core, notices: &ErrorLog) {
     let memory = core.memory();
     if memory.pressure() < net::Pressure::Critical {
@@ -500,7 +503,7 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
     });
 }
 
-/// Returns a new table if the configuration has changed.
+/// Returns a function that builds a new table if the configuration has changed.
 fn renewer(
     (core, index): (net::Core, usize),
     handles: AppHandles,
@@ -537,7 +540,7 @@ fn raise_descriptor_limit() -> u64 {
     let hard = limit.maximum.unwrap_or(1 << 20);
     if limit.current.is_some_and(|current| current < hard) {
         limit.current = Some(hard);
-        // If this fails the limit stays as it was.
+        // If this fails, the limit remains unchanged.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)

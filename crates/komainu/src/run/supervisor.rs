@@ -1,8 +1,9 @@
-//! The supervisor: the process that keeps root's rights while another one, without them, serves.
+//! The supervisor: the process that keeps root's rights while another process, without them, serves.
 //!
-//! It binds the addresses, opens the logs and the control socket, starts the server, and starts it again when it dies:
-//! until then connections wait in the listening sockets, which stay open here. It reads nothing from the network. From the
-//! server it accepts only the requests of [`process::link`], and answers them from the configuration that it has read itself.
+//! The supervisor binds the addresses, opens the logs and the control socket, and starts the server. If the
+//! server dies it is restarted; until then connections wait in the listening sockets, which remain open here.
+//! The supervisor reads nothing from the network. From the server it accepts only the requests of
+//! [`process::link`], and answers them from the configuration that it has read itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -39,41 +40,41 @@ use process::upgrade::{self, HandedSockets, Predecessor, Successor};
 use rights::privilege::{self, Identity};
 use rights::process_status::ProcessStatus;
 
-/// The pause before a server that dies again and again is started: the first, and the longest.
+/// First and maximum pause before a server that dies repeatedly is restarted.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A server that has served for so long is started again without a pause.
+/// A server that has run for this long is restarted without a pause.
 const PROVEN: Duration = Duration::from_secs(60);
 /// Time to read the last messages of a server that has ended.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
-/// After the second signal to stop, the server is killed if it has not ended.
+/// Time after the second signal to stop until the server is killed.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether the server is stopped (SIGSTOP), and how long it may be.
+/// Interval of checks whether the server is stopped (SIGSTOP), and the maximum duration of this.
 const STOPPED_LOOK: Duration = Duration::from_secs(1);
 const STOPPED_MAX: Duration = Duration::from_secs(5);
 
-/// Longest reason why a server could not start, in characters.
+/// Maximum length of a reported start failure, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
 enum ParentEvent {
     Signal(i32),
     /// The server has begun to serve.
     Ready,
-    /// The server was asked for an upgrade.
+    /// The server requests an upgrade.
     Upgrade,
-    /// What has become of an upgrade: the process that has taken over, or why not.
+    /// Outcome of an upgrade: the process that has taken over, or the reason that it failed.
     Upgraded(Result<u32, String>),
     Ended(ExitStatus),
 }
 
-/// A server that runs.
+/// A running server process.
 struct ServerProcess {
     pid: u32,
     pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
     since: Instant,
-    /// The thread that reads the server's messages; it ends after the last one.
+    /// Thread that reads the server's messages; ends after the last one.
     hearer: JoinHandle<()>,
 }
 
@@ -85,10 +86,11 @@ fn hear_out(child: &ServerProcess) {
     }
 }
 
-/// Binds, opens and starts what the configuration says, and runs until a signal stops it; returns the exit status of the server.
+/// Binds the addresses, opens the logs, starts the server and runs until a signal stops it. Returns the
+/// server's exit status.
 ///
 /// # Errors
-/// Why the server cannot start.
+/// The server cannot be started.
 pub(crate) fn supervise(
     config: Config,
     file: Option<(PathBuf, String)>,
@@ -130,7 +132,7 @@ pub(crate) fn supervise(
         served: AtomicBool::new(false),
         reason: Mutex::default(),
     });
-    // Workers that lose their parent on purpose become children of this process.
+    // Orphaned workers become children of this process.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
@@ -156,23 +158,23 @@ pub(crate) fn supervise(
     outcome
 }
 
-/// The supervisor's main thread.
+/// State of the supervisor's main thread.
 struct ParentProcess {
     state: Arc<ParentState>,
     sender: Sender<ParentEvent>,
     notices: ErrorLog,
-    /// Requests to stop so far.
+    /// Number of requests to stop.
     stops: u32,
-    /// The successor that is not known to serve yet.
+    /// The successor, until its start has succeeded or failed.
     upgrade: Option<OwnedFd>,
-    /// Another process has taken over.
+    /// Whether another process has taken over.
     is_replaced: bool,
-    /// Sockets that no `listen` names, until this process serves.
+    /// Given sockets, discarded with a warning about unused ones once the server is ready.
     given: Option<GivenSockets>,
 }
 
 impl ParentProcess {
-    /// Starts the server, again and again, until it ends after an order to stop.
+    /// Restarts the server whenever it dies, until it ends after a request to stop.
     fn keep_serving(&mut self, events: &Receiver<ParentEvent>) -> io::Result<u8> {
         let mut failures = 0;
         loop {
@@ -182,7 +184,7 @@ impl ParentProcess {
             let successors = lock(&self.state.launched).reserved.clone();
             kill_orphans(&successors);
             if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
-                // If it could not start, it has reported why.
+                // A server that could not start has reported the reason.
                 self.report_failure(&child, status);
                 return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
             }
@@ -221,7 +223,7 @@ impl ParentProcess {
         }
     }
 
-    /// Sends the server that is to be replaced the reason why this one does not serve.
+    /// Reports to the predecessor why this server does not serve.
     fn report_failure(&self, child: &ServerProcess, status: ExitStatus) {
         let Some(predecessor) = lock(&self.state.predecessor).take() else { return };
         hear_out(child);
@@ -258,7 +260,7 @@ impl ParentProcess {
                 Ok(ParentEvent::Upgraded(Err(error))) => self.upgrade_failed(&error),
                 Ok(ParentEvent::Upgraded(Ok(pid))) => {
                     let text = self.leave_to(pid);
-                    // If it has ended, nobody asks.
+                    // Fails if the server has ended; then there is no client to answer.
                     let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(Ok(text)).text(), &[]);
                     SupervisorOrder::Stop
                 }
@@ -282,7 +284,7 @@ impl ParentProcess {
         }
     }
 
-    /// Continues a server that somebody has stopped: as the process of an application might that has the same user.
+    /// Continues a server that was stopped by a signal, as another process of the same user could do.
     fn keep_running(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
         if !ProcessStatus::of(child.pid).is_some_and(|status| status.is_stopped()) {
             *stopped_since = None;
@@ -296,11 +298,11 @@ impl ParentProcess {
         self.notices.error(&format!(
             "the server (process {pid}) was stopped by a signal for {seconds} s: it is continued"
         ));
-        // It fails only where the process has ended already.
+        // Fails only if the process has ended already.
         let _ = pidfd_send_signal(&*child.pidfd, Signal::CONT);
     }
 
-    /// The server serves.
+    /// Handles the server's message that it is ready.
     fn serves(&mut self) {
         let is_first = !self.state.served.swap(true, Ordering::Relaxed);
         if let Some(predecessor) = lock(&self.state.predecessor).take() {
@@ -318,29 +320,29 @@ impl ParentProcess {
         }
     }
 
-    /// A signal to stop: the order for the server, if there is one.
+    /// Handles a signal to stop; returns the order for the server, if any.
     fn stop(&mut self, kill_at: &mut Option<Instant>) -> Option<SupervisorOrder> {
         self.stops += 1;
         if self.stops == 2 {
             *kill_at = Some(Instant::now() + KILL_AFTER);
         }
         if let Some(successor) = &self.upgrade {
-            // It fails only where the process has ended already.
+            // Fails only if the process has ended already.
             let _ = pidfd_send_signal(successor, Signal::KILL);
         }
         if self.is_replaced && self.stops == 1 {
-            // It finishes what runs already.
+            // A replaced server is already draining.
             return None;
         }
         if !self.is_replaced {
             self.state.notifier.stopping();
         }
-        // Nobody new is let in: the server closes its descriptors of these sockets, and they are the last.
+        // Refuse new connections: once the server has closed its copies as well, these sockets are closed.
         lock(&self.state.listeners).clear();
         Some(SupervisorOrder::Stop)
     }
 
-    /// Starts the program again, with copies of the sockets.
+    /// Starts a new process of the program with copies of the sockets.
     fn begin_upgrade(&mut self) -> io::Result<()> {
         if self.stops > 0 || self.is_replaced {
             return Err(io::Error::other("the server is stopping"));
@@ -359,7 +361,7 @@ impl ParentProcess {
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
             if outcome.is_err() {
-                // It was reaped: its process id may be another process's next.
+                // The process was reaped, so its id may be reused.
                 lock(&state.launched).reserved.retain(|reserved| *reserved != pid);
             }
             let _ = sender.send(ParentEvent::Upgraded(outcome.map(|()| pid)));
@@ -367,7 +369,7 @@ impl ParentProcess {
         Ok(())
     }
 
-    /// The server continues; the answer that it gets.
+    /// Records a failed upgrade; returns the order for the server, which continues.
     fn upgrade_failed(&mut self, reason: &str) -> SupervisorOrder {
         self.upgrade = None;
         if self.stops == 0 {
@@ -376,12 +378,12 @@ impl ParentProcess {
         SupervisorOrder::Upgraded(Err(reason.to_owned()))
     }
 
-    /// Another process has taken over: its sockets and files are no longer this one's. What is said of it.
+    /// Hands over to a successor: sockets and their files belong to it. Returns the message for the log.
     fn leave_to(&mut self, pid: u32) -> String {
         if self.stops > 0
             && let Some(successor) = &self.upgrade
         {
-            // It served before it could be killed.
+            // The successor began to serve before it could be killed.
             let _ = pidfd_send_signal(successor, Signal::TERM);
         }
         self.upgrade = None;
@@ -391,7 +393,7 @@ impl ParentProcess {
         self.state.notifier.main_process(pid);
         let mut listeners = lock(&self.state.listeners);
         for listener in listeners.iter_mut() {
-            // Nothing of its file is looked at here.
+            // The socket file belongs to the successor and must not be examined.
             let _ = listener.own_file(false);
         }
         listeners.clear();
@@ -400,11 +402,11 @@ impl ParentProcess {
 }
 
 fn kill(child: &ServerProcess) {
-    // It fails only where the process has ended already.
+    // Fails only if the process has ended already.
     let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
 }
 
-/// Starts the server: this program with these arguments again, whose standard input is the link.
+/// Starts the server: this program with the same arguments and the link as its standard input.
 fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<ServerProcess> {
     let (ours, theirs) = link::pair()?;
     let mut arguments = std::env::args_os();
@@ -415,29 +417,29 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
         .env(link::IDENTITY, state.identity.text())
         .env_remove(upgrade::ENVIRONMENT)
         .stdin(Stdio::from(theirs));
-    // The terminal, and its signals, are the supervisor's, which passes on what they mean.
+    // The terminal and its signals belong to the supervisor, which passes on orders instead.
     set_apart(&mut command, true);
     systemd::OF_PROCESS.iter().chain(&systemd::OF_SERVICE).for_each(|name| _ = command.env_remove(name));
     let process = apps::spawn_apart(&mut command)?;
-    // The end of the link that is the server's must not stay open here.
+    // The server's end of the link must not remain open here.
     drop(command);
     let pid = Pid::from_child(&process);
     lock(&state.launched).reserved.push(process.id());
     let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
     let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
-    // Processes that it starts end with it: the kernel kills them then.
+    // Workers have the kernel kill them when the thread that started them ends, which is this one.
     let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
         match privilege::restrict_children() {
             Ok(()) => attend(&asked, &theirs, &events),
             Err(error) => asked.notices.error(&format!("cannot restrict what the server starts: {error}")),
         }
-        // It has ended, does not take its answers, or has sent what no server sends.
+        // The server has ended, does not read its answers, or has violated the protocol.
         let _ = pidfd_send_signal(&*server, Signal::KILL);
     })?;
     let (events, launched) = (sender.clone(), state.clone());
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
-        // Reaps every child that ends; the next such thread continues with those left.
+        // Reaps all children until the server has ended; the next such thread continues with the rest.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
             lock(&launched.launched)
                 .reserved
@@ -456,7 +458,7 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     Ok(ServerProcess { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
 }
 
-/// Carries out the server's requests until it ends or sends what its protocol does not allow.
+/// Handles the server's requests until it ends or violates the protocol.
 fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
     let (mut session, mut descriptors) = (Session::default(), Vec::new());
     while let Ok(Some(packet)) = link::receive(link) {

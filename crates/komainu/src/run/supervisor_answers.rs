@@ -1,7 +1,8 @@
-//! How the supervisor carries out the server's requests ([`::link::LinkRequest`]).
+//! The supervisor's answers to the server's requests ([`::link::LinkRequest`]).
 //!
-//! A request names what the supervisor knows from the configuration that it has read itself. A process comes as a descriptor, and has to be a
-//! child of the supervisor that runs as the user of the application that is named ([`ParentState::process_of`]).
+//! Requests refer to the configuration that the supervisor has read itself. Processes are passed as
+//! descriptors, and must be children of the supervisor that run as the user of the named application
+//! ([`ParentState::process_of`]).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,66 +44,67 @@ pub(crate) struct LoadedConfig {
     pub(crate) text: Option<String>,
 }
 
-/// The state from which the supervisor answers the server's questions.
+/// State from which the supervisor answers the server's requests.
 pub(crate) struct ParentState {
     pub(crate) identity: Identity,
     pub(crate) file: Option<PathBuf>,
     pub(crate) current: Mutex<LoadedConfig>,
-    /// The configuration last sent to the server, which it has not put into force yet.
+    /// The configuration last sent to the server, until it is adopted or rejected.
     pub(crate) offered: Mutex<Option<LoadedConfig>>,
     pub(crate) listeners: Mutex<Vec<Listener>>,
-    /// Those of the offered configuration that were bound for it.
+    /// Listeners that were bound for the offered configuration.
     pub(crate) offered_listeners: Mutex<Vec<Listener>>,
     pub(crate) notifier: Notifier,
-    /// How often systemd wants to hear that the server lives.
+    /// Interval of systemd's watchdog.
     pub(crate) watchdog: Option<Duration>,
-    /// The server that is to be replaced, until this one serves.
+    /// The server to replace, until this one serves.
     pub(crate) predecessor: Mutex<Option<Predecessor>>,
     pub(crate) control: Option<Socket>,
     /// The supervisor's own log.
     pub(crate) notices: ErrorLog,
     pub(crate) launched: Mutex<Launched>,
-    /// A server has served before: the next one starts even if its logs cannot be opened.
+    /// Whether a server has served before: the next one then starts even if its logs cannot be opened.
     pub(crate) served: AtomicBool,
-    /// Why the last server could not start, as it reported it.
+    /// Start failure reported by the last server.
     pub(crate) reason: Mutex<Option<String>>,
 }
 
-/// Processes of applications with a `user` of their own.
+/// Processes of applications that have their own `user`.
 #[derive(Default)]
 pub(crate) struct Launched {
-    /// Those that were started here; each leads a group, in which the workers are that it forks.
+    /// Processes started here; each leads a process group that contains the workers it forks.
     pub(crate) groups: Vec<Pid>,
-    /// How the last ones ended.
+    /// Exit statuses of the most recently ended processes.
     pub(crate) ended: VecDeque<(Pid, WaitStatus)>,
-    /// Each application that was started here with the user of its processes; several where a reload has changed it.
+    /// Applications started here with the user of their processes; several entries if a reload has changed
+    /// the user.
     users: Vec<(String, u32)>,
-    /// Children that are no application's: the server and successors.
+    /// Children that do not belong to an application: the server and successors.
     pub(crate) reserved: Vec<u32>,
 }
 
 /// Number of exit statuses kept until the server asks for them.
 pub(crate) const ENDS_MAX: usize = 4096;
-/// Processes that were started here and run.
+/// Maximum number of running processes that were started here.
 const GROUPS_MAX: usize = 4096;
 
-/// Whether the files and users are there of applications that this process will start.
+/// Checks that the files and users exist of applications that this process will start.
 pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
     let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
     launched.into_iter().try_for_each(|(name, app)| workers::options(name, app).map(drop))
 }
 
-/// Refuses a process that is no child of this one, or that was reaped.
+/// Refuses a process that is not a child of this one, or was reaped.
 fn is_ours(process: &OwnedFd) -> io::Result<()> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
 impl ParentState {
-    /// Carries out a request, and answers it where it has an answer.
+    /// Executes a request and sends its answer, if it has one.
     ///
     /// # Errors
-    /// The server does not take the answer.
+    /// The server does not read the answer.
     pub(crate) fn answer(
         &self,
         link: &OwnedFd,
@@ -128,7 +130,7 @@ impl ParentState {
                 self.launch(link, app, (slots, threads), &descriptors)
             }
             LinkRequest::Signal { app, signal } => {
-                // No answer: the process may have ended.
+                // Not answered: the process may have ended.
                 let _ = self.signal(app, signal, &descriptors);
                 return Ok(());
             }
@@ -138,7 +140,7 @@ impl ParentState {
             LinkRequest::OwnUsage => usage(link, std::process::id()),
             LinkRequest::Ended { pid } => self.ended(link, pid),
             LinkRequest::File { app, number } => self.file(link, app, number, &descriptors),
-            // The supervisor's other threads act on these, see `parent`.
+            // Handled by the supervisor's other threads.
             LinkRequest::Ready
             | LinkRequest::Failed(_)
             | LinkRequest::Alive
@@ -149,9 +151,11 @@ impl ParentState {
         answered.or_else(|error| link::send(link, &format!("error {error}"), &[]))
     }
 
-    /// The process of a descriptor that came with a request, and its id: a child of this process, started or forked for the application.
+    /// Returns the process passed with a request, and its id: a child of this process that was started or
+    /// forked for the application.
     ///
-    /// Neither the server nor a successor is one, whatever their users are: a successor has root's rights until it serves.
+    /// The server and its successors are refused whatever their users are: a successor has root's rights
+    /// until it serves.
     fn process_of<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
         let refused = || io::Error::other("this is no process of the application");
         let process = descriptors.first().ok_or_else(refused)?;
@@ -164,12 +168,12 @@ impl ParentState {
                 return Err(refused());
             }
         }
-        // Last: while a child is not reaped, its process id is no other's.
+        // Checked last: the process id of a child cannot be reused before it is reaped.
         is_ours(process).map_err(|_| refused())?;
         Ok((process, pid))
     }
 
-    /// Everything that a server needs to start.
+    /// Sends everything that a server needs to start.
     fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
         if self.served.load(Ordering::Relaxed) {
             link::send(link, "again", &[])?;
@@ -195,7 +199,7 @@ impl ParentState {
         link::send(link, "end", &[])
     }
 
-    /// The configuration in the file now, if it is valid.
+    /// Sends the configuration that is in the file, if it is valid.
     fn offer(&self, link: &OwnedFd) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
         let text = reading::read_text(file).map_err(io::Error::other)?;
@@ -207,7 +211,7 @@ impl ParentState {
         link::send(link, "config", &[memory.as_fd()])
     }
 
-    /// The offered configuration is in force.
+    /// Makes the offered configuration the current one.
     fn adopt(&self) -> io::Result<()> {
         let Some(offered) = lock(&self.offered).take() else { return Ok(()) };
         let wanted = options::listens(&offered.config);
@@ -220,12 +224,12 @@ impl ParentState {
             let at = listeners.iter().position(|open| open.is_at(&listen.at));
             kept.extend(at.map(|at| listeners.swap_remove(at)));
         }
-        // Those that are left are closed.
+        // Dropping the remaining listeners closes them.
         *listeners = kept;
         Ok(())
     }
 
-    /// Has the supervisor log as the offered configuration says.
+    /// Applies the log settings of the offered configuration to the supervisor.
     fn change_log(&self, log: &config::Log) {
         let is_same = lock(&self.current).config.log.errors == log.errors;
         let sink = match is_same {
@@ -235,14 +239,14 @@ impl ParentState {
         self.notices.change(sink, log.level);
     }
 
-    /// The offered configuration is not taken over.
+    /// Discards the offered configuration.
     fn reject(&self) -> io::Result<()> {
         lock(&self.offered).take();
         lock(&self.offered_listeners).clear();
         Ok(())
     }
 
-    /// Some of the sockets of a listener of the offered configuration, bound when the first of them are asked for.
+    /// Sends some of the sockets of a listener of the offered configuration, binding it on the first request.
     fn sockets(&self, link: &OwnedFd, place: usize, from: usize) -> io::Result<()> {
         let listen = match &*lock(&self.offered) {
             Some(offered) => options::listens(&offered.config).into_iter().nth(place),
@@ -263,7 +267,7 @@ impl ParentState {
         link::send(link, &format!("sockets {}", sockets.len()), some)
     }
 
-    /// Whether the configuration in force, or the one that is being loaded, names something.
+    /// Checks that the configuration in force, or the offered one, names a file.
     fn names(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
         let is_named = |loaded: &LoadedConfig| is_named(&NamedFiles::of(&loaded.config));
         match is_named(&lock(&self.current)) || lock(&self.offered).as_ref().is_some_and(is_named) {
@@ -272,7 +276,7 @@ impl ParentState {
         }
     }
 
-    /// Gives the control listener's Unix socket its permissions and its group.
+    /// Sets the permissions and group of the control listener's Unix socket.
     fn control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let of = |loaded: &LoadedConfig| {
             let control = &loaded.config.control;
@@ -287,13 +291,13 @@ impl ParentState {
         link::send(link, "done", &[])
     }
 
-    /// A certificate or key that the configuration names.
+    /// Sends a certificate or key that the configuration names.
     fn read(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         self.names(|named| named.contains(path))?;
         link::send(link, "file", &[config_files::open(path)?.as_fd()])
     }
 
-    /// The names in a folder of certificates or keys.
+    /// Sends the names in a directory of certificates or keys.
     fn list(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
         self.names(|named| named.has_folder(folder))?;
         let text = format!("names {}", config_files::list(folder)?.join("\n"));
@@ -303,7 +307,7 @@ impl ParentState {
         }
     }
 
-    /// A log that the configuration in force names, or the one that is being loaded, opened now.
+    /// Opens and sends a log that the configuration in force, or the offered one, names.
     fn open(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let is_named =
             |loaded: &LoadedConfig| sink::files(&loaded.config).iter().any(|named| named.as_path() == path);
@@ -312,14 +316,14 @@ impl ParentState {
         }
         match open_file(path)? {
             Some(file) => link::send(link, "log", &[file.as_fd()]),
-            // A FIFO without a reader: the server asks again.
+            // A FIFO without a reader; the server retries.
             None => link::send(link, "log", &[]),
         }
     }
 }
 
 impl ParentState {
-    /// Starts a process of an application, as its configuration here says.
+    /// Starts a process of an application according to the supervisor's configuration.
     fn launch(
         &self,
         link: &OwnedFd,
@@ -354,7 +358,7 @@ impl ParentState {
         link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
     }
 
-    /// How a process has ended.
+    /// Sends the exit status of a process.
     fn ended(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
         let pid = Pid::from_raw(pid.cast_signed());
         for _ in 0..ENDED_LOOKS {
@@ -367,26 +371,26 @@ impl ParentState {
                 };
                 return link::send(link, &text, &[]);
             }
-            // The thread that waits is about to see it.
+            // The reaping thread is about to record it.
             std::thread::sleep(ENDED_LOOK);
         }
         Err(io::Error::other("no such process has ended"))
     }
 
-    /// Kills what the server that has ended had started.
+    /// Kills the processes started for a server that has ended.
     pub(crate) fn kill_launched(&self) {
         for group in std::mem::take(&mut lock(&self.launched).groups) {
-            // It fails only if no process is left in the group.
+            // Fails only if the process group is empty.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
-/// Kills what is left of the processes that a server has started, once it has ended: they are children of this process then.
-/// Those of `kept` are not its.
+/// Kills the remaining descendants of a server that has ended, which are children of this process by then.
+/// Processes of `kept` are spared.
 pub(crate) fn kill_orphans(kept: &[u32]) {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    // A kernel that does not tell leaves them alone.
+    // Without kernel support for `children`, none are killed.
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     for pid in children
         .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
@@ -394,7 +398,7 @@ pub(crate) fn kill_orphans(kept: &[u32]) {
         let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
         let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(process) = pidfd.filter(|process| is_ours(process).is_ok()) {
-            // It fails only where the process has ended already.
+            // Fails only if the process has ended already.
             let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
@@ -410,12 +414,12 @@ fn usage(link: &OwnedFd, pid: u32) -> io::Result<()> {
     link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
 }
 
-/// A regular file that a process has open, for reading alone, whatever the process may do with it.
+/// Returns a read-only descriptor of a regular file that a process has open for reading.
 fn regular_file(process: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
     let copy = pidfd_getfd(process, number.cast_signed(), PidfdGetfdFlags::empty())?;
     let is_file = FileType::from_raw_mode(fstat(&copy)?.st_mode) == FileType::RegularFile;
     let flags = fcntl_getfl(&copy)?;
-    // A descriptor of `O_PATH` only names a file, which the process may be unable to read.
+    // An `O_PATH` descriptor only refers to a file, which the process may not be allowed to read.
     if !is_file || flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(io::Error::other("the descriptor is not a regular file that the process can read"));
     }
@@ -440,7 +444,7 @@ impl ParentState {
     }
 }
 
-/// A file in memory with this text.
+/// Returns an in-memory file with this text.
 fn memory(text: &str) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;
@@ -448,7 +452,7 @@ fn memory(text: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// No thread panics while it holds one of these.
+/// Locks `mutex`. Poisoning is ignored, because no thread panics while holding one.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Applications: their processes, and a fresh start of them.
+//! Applications: their processes, and restarts.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::api::operation::{Api, ApiCall, Outcome, there_are};
 use crate::api::request::ApiResponse;
 use crate::overview;
 
-/// All applications.
+/// Lists all applications.
 pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let exits = api.info.hosting.exits();
     let apps = api.info.hosting.processes().into_iter().map(|(name, processes)| {
@@ -23,7 +23,7 @@ pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(json!({ "applications": apps.collect::<Vec<_>>() })))
 }
 
-/// One application.
+/// Returns one application.
 pub(crate) fn one(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let ApiResponse { document, .. } = list(api, call)?;
     let all = document["applications"].as_array().cloned().unwrap_or_default();

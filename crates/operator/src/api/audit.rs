@@ -1,4 +1,4 @@
-//! Who has changed what: the last changes in memory, all of them in a log.
+//! The audit log: the most recent changes in memory, all of them in a log file.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,20 +12,21 @@ use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use logging::sink::LogSink;
 
-/// Changes that are kept in memory.
+/// Maximum number of entries kept in memory.
 const ENTRIES_MAX: usize = 1_000;
-/// The longest path, query or result of an entry, in characters.
+/// Maximum length of a path, query or result in an entry, in characters.
 const TEXT_CHARS_MAX: usize = 500;
-/// The longest value in the file, in bytes.
+/// Maximum length of a value in the file, in bytes.
 const VALUE_BYTES_MAX: usize = 1_024;
-/// Refusals that are written to the file within [`WINDOW`]: whoever is refused again and again does not fill the disk.
+/// Refusals written to the file within [`WINDOW`], so that a client that is refused repeatedly cannot fill
+/// the disk.
 const REFUSALS_MAX: u64 = 600;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The file of a configuration, where it names one: it is opened again and closed with the logs.
+/// Returns the audit log file if the configuration names one; it is reopened and closed with the other logs.
 pub(crate) type AuditFile = Box<dyn Fn() -> Option<LogSink> + Send + Sync>;
 
-/// The log of changes. Cheap to clone.
+/// The audit log. Cheap to clone.
 #[derive(Clone)]
 pub struct AuditLog(Arc<AuditState>);
 
@@ -41,12 +42,13 @@ struct AuditState {
 struct RefusalCount {
     since: Option<Instant>,
     count: u64,
-    /// Those that were not written.
+    /// Refusals omitted from the file.
     omitted: u64,
 }
 
 impl RefusalCount {
-    /// Whether another one is written: then with how many were not before it.
+    /// Counts a refusal. Returns the number of refusals omitted since the last one written, or `None` to omit
+    /// this one.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now >= since + WINDOW) {
             (self.since, self.count) = (Some(now), 0);
@@ -61,7 +63,7 @@ impl RefusalCount {
 }
 
 impl AuditLog {
-    /// Entries go to `file`, or to the error log.
+    /// Creates an audit log that writes to `file`, or to the error log if there is none.
     pub fn new(file: AuditFile, notices: ErrorLog) -> AuditLog {
         AuditLog(Arc::new(AuditState {
             entries: Mutex::default(),
@@ -71,13 +73,13 @@ impl AuditLog {
         }))
     }
 
-    /// The last changes, the newest first.
+    /// Returns the entries in memory, newest first.
     pub(crate) fn entries(&self) -> Vec<Value> {
         let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.iter().rev().cloned().collect()
     }
 
-    /// Records a request for a change, or one that was refused, and what has become of it. Never waits for a disk.
+    /// Records an attempted change, or a refused request, with its result. Never blocks on disk I/O.
     pub(crate) fn record(&self, request: &ApiRequest, response: &ApiResponse) {
         let unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -110,7 +112,7 @@ impl AuditLog {
                 });
                 self.write(&file, written, response.is_refusal());
             }
-            // Whoever is refused again and again does not fill the log.
+            // Rate limited, so that a client that is refused repeatedly does not fill the log.
             None if response.is_refusal() => {
                 let kind = format!("control: {} was refused", short(&request.caller.name));
                 self.0.notices.once_a_second(Level::Warn, kind, || line(&entry));
@@ -118,7 +120,7 @@ impl AuditLog {
             None => self.0.notices.info(&line(&entry)),
         }
         let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those who may nothing do not push out what others have done.
+        // Refusals in a row are kept once, so that callers without permission cannot displace real changes.
         let refused = |entry: &Value| matches!(entry["status"].as_u64(), Some(401 | 403 | 429));
         if response.is_refusal() && entries.back().is_some_and(refused) {
             return;
@@ -142,7 +144,7 @@ impl AuditLog {
     }
 }
 
-/// A line of JSON without a control character, also beyond ASCII.
+/// Formats an entry as a JSON line. Control characters are escaped, including those beyond ASCII.
 fn file_line(entry: &Value) -> Vec<u8> {
     let mut text = String::new();
     for c in entry.to_string().chars() {
@@ -155,13 +157,13 @@ fn file_line(entry: &Value) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// As much of a text as the file has room for.
+/// Truncates `text` to [`VALUE_BYTES_MAX`] at a character boundary.
 fn bounded(text: &str) -> &str {
     let end = (0..=VALUE_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// An entry in the error log.
+/// Formats an entry for the error log.
 fn line(entry: &Value) -> String {
     let text = |key: &str| entry[key].as_str().unwrap_or_default().replace(char::is_control, " ");
     let status = &entry["status"];

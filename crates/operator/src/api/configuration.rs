@@ -1,4 +1,4 @@
-//! The configuration as a tree: read and changed by path.
+//! The configuration as a tree, read and changed by path.
 
 use std::path::PathBuf;
 
@@ -11,27 +11,27 @@ use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 
-/// The keys that name the items of lists: servers, sites, routes.
+/// Keys that identify the items of lists: servers, sites, routes.
 const NAMES: &[&str] = &["url", "hosts", "path"];
-/// What else is read depends on it.
+/// Keys that cannot be changed, because they determine which other files are read.
 const FIXED: &[&str] = &["include"];
-/// Digits of an `ETag`.
+/// Bytes of the digest in an `ETag`, each written as two hexadecimal digits.
 const ETAG_BYTES: usize = 16;
 
-/// The configuration in force, or an item of it.
+/// Returns the active configuration, or an item of it.
 pub(crate) fn get(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let text = in_force(api)?;
     let value = parse(&text)?.get(&path(call)?).map_err(refused)?;
     Ok(ApiResponse { etag: Some(etag(&text)), ..ApiResponse::of(value) })
 }
 
-/// Gives an item a value.
+/// Sets the value of an item.
 pub(crate) fn put(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (path, value) = (path(call)?, call.json()?);
     edit(api, call, true, |tree| tree.put(&path, &value))
 }
 
-/// Changes keys of a table (RFC 7396).
+/// Merges keys into a table (RFC 7396).
 pub(crate) fn patch(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (path, value) = (path(call)?, call.json()?);
     edit(api, call, true, |tree| tree.patch(&path, &value))
@@ -87,7 +87,7 @@ pub(crate) fn remove_server(api: &Api, call: &ApiCall<'_>) -> Outcome {
     })
 }
 
-/// Changes how many workers an application has.
+/// Changes the number of workers of an application.
 pub(crate) fn scale(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let body = call.object()?;
     ApiCall::only(&body, &["workers"])?;
@@ -100,7 +100,7 @@ pub(crate) fn scale(api: &Api, call: &ApiCall<'_>) -> Outcome {
     edit(api, call, false, |tree| tree.put(&path, workers))
 }
 
-/// Where a named group stands.
+/// Returns the path of an upstream group in the configuration.
 fn of_group(call: &ApiCall<'_>) -> Result<TreePath, ApiResponse> {
     Ok(TreePath::default().join("upstreams").join(call.part("group")))
 }
@@ -123,7 +123,7 @@ fn in_force(api: &Api) -> Result<ConfigText, ApiResponse> {
     (api.info.text)().ok_or_else(|| ApiResponse::error(409, none))
 }
 
-/// The version of a configuration.
+/// Returns the entity tag of a configuration.
 fn etag(text: &ConfigText) -> String {
     let sum = digest(&SHA256, text.joined.as_bytes());
     let digits: String = sum.as_ref().iter().take(ETAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
@@ -135,7 +135,8 @@ fn parse(text: &ConfigText) -> Result<ConfigTree, ApiResponse> {
     ConfigTree::parse(files, NAMES, FIXED).map_err(refused)
 }
 
-/// Changes the configuration, all or nothing. `needs_match` is whether the request has to name the version that it changes.
+/// Changes the configuration atomically. If `needs_match` is set, the request must name the version to change
+/// in `If-Match`.
 fn edit(
     api: &Api,
     call: &ApiCall<'_>,
@@ -175,7 +176,7 @@ fn edit(
     }
 }
 
-/// The files of a configuration after a change, which say what was asked for.
+/// Returns the files of the configuration after `change`.
 fn edited(
     before: &ConfigText,
     change: impl Fn(&mut ConfigTree) -> Result<(), TreeError>,
@@ -186,7 +187,7 @@ fn edited(
     let root = TreePath::default();
     let again = ConfigTree::parse(texts.clone(), NAMES, FIXED).and_then(|again| again.get(&root));
     if again != tree.get(&root) {
-        // Rather nothing than something else.
+        // Refuse the change if the written TOML does not parse to the requested configuration.
         return Err(ApiResponse::error(500, "this change cannot be written as TOML here: edit the file"));
     }
     let paths = before.files().into_iter().map(|(path, _)| path);

@@ -1,4 +1,4 @@
-//! `/v1/connections`: who is connected.
+//! `/v1/connections`: the open client connections.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
 
-/// Clients, and connections one by one, that an answer names.
+/// Maximum number of clients, and of individual connections, in an answer.
 const NAMED_MAX: usize = 100;
 
-/// How many connections there are by listener, protocol and client, and the oldest of them.
+/// Counts connections by listener, protocol and client, and lists the oldest ones.
 pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(document(api.info.listeners.connections())))
 }

@@ -1,4 +1,4 @@
-//! Generations of the configuration: what still works by an old one.
+//! Generations of the configuration: requests that still use an old one.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,17 @@ use serde_json::json;
 use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
 
-/// For the requests of a closed generation to end: each core looks once a second.
+/// Time for the requests of a closed generation to end; each core checks once per second.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
-/// The pause between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// All generations that have work, and the one in force.
+/// Lists the current generation and all others with requests in progress.
 pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(api.info.generations.document(api.info.stop.is_draining())))
 }
 
-/// Ends the requests of an old generation, and waits until they have ended.
+/// Ends the requests of an old generation and waits until they have ended.
 pub(crate) fn close(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let generations = &api.info.generations;
     let part = call.part("number");

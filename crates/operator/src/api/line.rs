@@ -1,4 +1,4 @@
-//! Requests that come in a line on the control socket, as `komainu ctl` sends them.
+//! API requests sent as a single line over the control socket, as by `komainu ctl`.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::api::operation::Api;
 use crate::api::request::{ApiRequest, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::api::table::answer;
 
-/// Answers `{ "method", "path", "query", "if_match", "body" }` of this user with `{ "status", "etag", "document" }`. Only root and
-/// the server's user reach the socket, and they may do everything.
+/// Answers `{ "method", "path", "query", "if_match", "body" }` sent by user `uid` with `{ "status", "etag",
+/// "document" }`. Only root and the server's user can reach the socket; both have the role `admin`.
 pub fn line(api: &Api, line: &str, uid: u32) -> Value {
     let asked: Value = match serde_json::from_str(line) {
         Ok(asked) => asked,

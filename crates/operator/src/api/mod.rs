@@ -1,5 +1,5 @@
-//! The control API, `/v1/…`: one table of operations, by which requests are answered and of which `/v1/openapi.json` is made,
-//! whichever way they come (the control listener, or the control socket of `komainu ctl`).
+//! The control API, `/v1/…`. A single table of operations dispatches requests from both transports (the
+//! control listener, and the control socket used by `komainu ctl`) and generates `/v1/openapi.json`.
 
 mod request;
 mod audit;

@@ -1,11 +1,12 @@
-//! `/v1/openapi.json`, made of the table of operations.
+//! `/v1/openapi.json`, generated from the table of operations.
 
 use serde_json::{Map, Value, json};
 
 use crate::api::operation::{BodyField, Operation};
 use crate::api::request::ControlRole;
 
-/// The document (OpenAPI 3.1). `is_open` is whether figures and states are shown over TCP without a token.
+/// Returns the OpenAPI 3.1 document. `is_open` is whether metrics and status are available over TCP without a
+/// token.
 pub(crate) fn document(operations: &[Operation], is_open: bool) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations {
@@ -115,7 +116,7 @@ fn described(operation: &Operation, is_open: bool) -> Value {
     document
 }
 
-/// What a caller needs, where it is not `free`.
+/// Returns the accepted security schemes; `free` adds anonymous access.
 fn security(free: bool) -> Value {
     let each = [json!({ "token": [] }), json!({ "certificate": [] })];
     free.then(|| json!({})).into_iter().chain(each).collect()

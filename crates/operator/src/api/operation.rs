@@ -1,4 +1,4 @@
-//! What an operation of the API is, and what it works on.
+//! Operations of the API and their context.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
 use crate::history::History;
 use crate::socket::ServerInfo;
 
-/// An answer, or one that says why there is none.
+/// The response of an operation, or an error response.
 pub(crate) type Outcome = Result<ApiResponse, ApiResponse>;
 
-/// A request with the parts of its path, as an operation gets it.
+/// A request with the parameters of its path, as passed to an operation.
 pub(crate) struct ApiCall<'r> {
     pub(crate) request: &'r ApiRequest,
-    /// By the names in the operation's path.
+    /// Path parameters by their names in the operation's pattern, decoded.
     pub(crate) parts: Vec<(&'static str, String)>,
 }
 
 impl ApiCall<'_> {
-    /// The part of the path of this name; empty where there is none.
+    /// Returns the path parameter `name`; empty if the operation has none of this name.
     pub(crate) fn part(&self, name: &str) -> &str {
         self.parts.iter().find(|(other, _)| *other == name).map_or("", |(_, value)| value)
     }
 
-    /// The body: an object.
+    /// Parses the body as a JSON object.
     pub(crate) fn object(&self) -> Result<serde_json::Map<String, Value>, ApiResponse> {
         match self.json()? {
             Value::Object(entries) => Ok(entries),
@@ -34,7 +34,7 @@ impl ApiCall<'_> {
         }
     }
 
-    /// The body; an empty one is an empty object.
+    /// Parses the body as JSON; an empty body is an empty object.
     pub(crate) fn json(&self) -> Result<Value, ApiResponse> {
         if self.request.body.iter().all(u8::is_ascii_whitespace) {
             return Ok(json!({}));
@@ -43,7 +43,7 @@ impl ApiCall<'_> {
             .map_err(|error| ApiResponse::error(400, format!("the body is no JSON: {error}")))
     }
 
-    /// A flag of the query, such as `persist=false`.
+    /// Parses a boolean query parameter, such as `persist=false`.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ApiResponse> {
         let given = self.request.query.split('&').filter_map(|pair| pair.split_once('='));
         let Some((_, value)) = given.into_iter().find(|(other, _)| *other == name) else { return Ok(None) };
@@ -54,7 +54,7 @@ impl ApiCall<'_> {
         }
     }
 
-    /// Refuses keys of the body that the operation does not know.
+    /// Refuses a body with unknown keys.
     pub(crate) fn only(body: &serde_json::Map<String, Value>, known: &[&str]) -> Result<(), ApiResponse> {
         match body.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
@@ -65,7 +65,7 @@ impl ApiCall<'_> {
     }
 }
 
-/// What the operations work on.
+/// Context of the operations.
 pub struct Api {
     /// The running server.
     pub info: Arc<ServerInfo>,
@@ -74,43 +74,43 @@ pub struct Api {
     access: AccessSource,
 }
 
-/// Who may use the control listener by the configuration in force.
+/// Returns the access rules of the configuration in force.
 pub(crate) type AccessSource = Box<dyn Fn() -> Arc<ControlAccess> + Send + Sync>;
 
 impl Api {
-    /// The API of a server, whose changes are recorded in `audit`.
+    /// Creates the API of a server. Changes are recorded in `audit`.
     pub fn new(info: Arc<ServerInfo>, audit: AuditLog, access: AccessSource) -> Api {
         Api { info, audit, history: History::default(), access }
     }
 
-    /// Who may use the control listener now.
+    /// Returns the access rules in force.
     pub(crate) fn access(&self) -> Arc<ControlAccess> {
         (self.access)()
     }
 }
 
-/// A value in the body of an operation, for `/v1/openapi.json`.
+/// A field in the body of an operation, for `/v1/openapi.json`.
 pub(crate) struct BodyField {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
-    /// Its schema.
+    /// Returns the JSON schema of the field.
     pub(crate) schema: fn() -> Value,
 }
 
-/// What can be asked for.
+/// An operation of the API.
 pub(crate) struct Operation {
     pub(crate) method: &'static str,
-    /// `{name}` is one segment, `{path...}` all that follow.
+    /// Path pattern: `{name}` matches one segment, `{path...}` all remaining ones.
     pub(crate) path: &'static str,
     pub(crate) role: ControlRole,
-    /// What it does, in a line.
+    /// Summary in one line.
     pub(crate) about: &'static str,
-    /// What its body has; `None` where it takes none, empty where it takes any JSON.
+    /// Fields of the body; `None` if the operation takes no body, empty if it takes any JSON.
     pub(crate) body: Option<&'static [BodyField]>,
     pub(crate) run: fn(&Api, &ApiCall<'_>) -> Outcome,
 }
 
-/// The end of a message about a name that is unknown: the names that are known.
+/// Ends a message about an unknown name by listing the known names.
 pub(crate) fn there_are(names: &[String]) -> String {
     match names {
         [] => "there are none".to_owned(),

@@ -1,19 +1,19 @@
-//! A request of the API and its answer.
+//! Requests and responses of the API.
 
 use config::TokenRole;
 use serde_json::{Value, json};
 
-/// The longest body of a request.
+/// Maximum size of a request body in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// What a caller may do. Each may do what those before it may.
+/// Role of a caller. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ControlRole {
-    /// Read figures and states: whoever reaches an open listener.
+    /// Read metrics and status: anyone who can reach an open listener.
     Open,
-    /// Read everything: the configuration, the audit log, who is connected.
+    /// Read everything except the configuration: also the audit log and the client connections.
     Read,
-    /// Operate the server as it is configured: reload, drain, restart, purge.
+    /// Operate the server within its configuration: reload, drain, restart, purge.
     Operate,
     /// Change the configuration.
     Admin,
@@ -30,7 +30,7 @@ impl From<TokenRole> for ControlRole {
 }
 
 impl ControlRole {
-    /// The word for it.
+    /// Returns the name of the role.
     pub(crate) fn text(self) -> &'static str {
         match self {
             ControlRole::Open => "open",
@@ -41,70 +41,70 @@ impl ControlRole {
     }
 }
 
-/// Who asks.
+/// The client that sent a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// For the audit log.
+    /// Name in the audit log.
     pub(crate) name: String,
     pub(crate) role: ControlRole,
     /// The user at the other end of a Unix socket.
     pub(crate) uid: Option<u32>,
-    /// Where the request comes from; empty for a Unix socket.
+    /// Client address; empty for a Unix socket.
     pub(crate) address: String,
-    /// There are tokens, and the request has none: with one it might be answered.
+    /// Whether tokens are configured and the request has none, so that a token might help.
     pub(crate) may_send_token: bool,
 }
 
 impl Caller {
-    /// Whether this is root, by a Unix socket.
+    /// Whether this is root, connected by a Unix socket.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == Some(0)
     }
 }
 
-/// A request.
+/// A request of the API.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiRequest {
     pub(crate) caller: Caller,
     pub(crate) method: String,
-    /// Without the query, percent-encoded.
+    /// Percent-encoded path without the query.
     pub(crate) path: String,
     pub(crate) query: String,
-    /// The field `If-Match`.
+    /// The value of `If-Match`.
     pub(crate) if_match: Option<String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What is answered.
+/// A response of the API.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiResponse {
     pub(crate) status: u16,
     pub(crate) document: Value,
-    /// The version of the configuration.
+    /// Entity tag of the configuration.
     pub(crate) etag: Option<String>,
-    /// The methods that there are, for status 405.
+    /// The supported methods, for status 405.
     pub(crate) allow: Option<String>,
-    /// When to ask again, for status 429.
+    /// Seconds until the client may try again, for status 429.
     pub(crate) retry_after_s: Option<u64>,
 }
 
 impl ApiResponse {
-    /// What was asked for.
+    /// Creates a response with status 200 and this document.
     pub(crate) fn of(document: Value) -> ApiResponse {
         ApiResponse { status: 200, document, etag: None, allow: None, retry_after_s: None }
     }
 
-    /// What was done.
+    /// Creates a response with status 200 that reports what was done.
     pub(crate) fn done(text: impl Into<String>) -> ApiResponse {
         ApiResponse::of(json!({ "done": text.into() }))
     }
 
-    /// Why nothing was done.
+    /// Creates an error response.
     pub(crate) fn error(status: u16, text: impl Into<String>) -> ApiResponse {
         ApiResponse { status, ..ApiResponse::of(json!({ "error": text.into() })) }
     }
 
-    /// Whether whoever asks may not.
+    /// Whether the status is 401, 403 or 429.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.status, 401 | 403 | 429)
     }

@@ -1,4 +1,4 @@
-//! The server as a whole: status, reload, cache, certificates, logs, and who has changed what.
+//! The server as a whole: status, reload, cache, certificates, logs and the audit log.
 
 use serde_json::{Value, json};
 
@@ -6,24 +6,24 @@ use crate::api::operation::{Api, ApiCall, Outcome};
 use crate::api::request::ApiResponse;
 use crate::socket;
 
-/// What `komainu status --json` prints.
+/// Returns the document that `komainu status --json` prints.
 pub(crate) fn status(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(socket::status(&api.info)))
 }
 
-/// The last hour in steps of five seconds.
+/// Returns the last hour in steps of five seconds.
 pub(crate) fn history(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(api.history.document()))
 }
 
-/// Reads the configuration again: 422 where it is refused, 503 where the server is busy, stopping or being upgraded.
+/// Reloads the configuration: 422 if it is rejected, 503 if the server is busy, stopping or being upgraded.
 pub(crate) fn reload(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let document = socket::obey("reload", &api.info);
     let status = if document["later"] == true { 503 } else { 422 };
     answered(document, status)
 }
 
-/// What the cache holds.
+/// Returns the statistics of the cache; 404 if there is no cache.
 pub(crate) fn cache(api: &Api, _: &ApiCall<'_>) -> Outcome {
     answered((api.info.cache)("stats"), 404)
 }
@@ -38,18 +38,18 @@ pub(crate) fn purge(api: &Api, call: &ApiCall<'_>) -> Outcome {
     Ok(response)
 }
 
-/// The certificates that are in use.
+/// Lists the certificates in use.
 pub(crate) fn certificates(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(json!({ "certificates": socket::all_certificates(&api.info) })))
 }
 
-/// Renews a certificate that the server obtains by itself.
+/// Starts the renewal of a certificate that the server obtains itself.
 pub(crate) fn renew(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let response = answered(socket::obey(&format!("renew {}", call.part("name")), &api.info), 404)?;
     Ok(ApiResponse { status: 202, ..response })
 }
 
-/// Opens the log files again, after they were moved away; answers when that is done, 500 where one cannot be opened.
+/// Reopens the log files after rotation; answers when this is done, with 500 if one cannot be opened.
 pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let faults = (api.info.reopen)();
     match faults.is_empty() {
@@ -58,12 +58,12 @@ pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> Outcome {
     }
 }
 
-/// Who has changed what.
+/// Returns the audit log, newest entry first.
 pub(crate) fn audit(api: &Api, _: &ApiCall<'_>) -> Outcome {
     Ok(ApiResponse::of(json!({ "entries": api.audit.entries() })))
 }
 
-/// A document of the control socket: with an error it has this status.
+/// Converts a document of the control socket to a response; one with an error gets `status`.
 fn answered(document: Value, status: u16) -> Outcome {
     match document["error"].is_string() {
         true => Err(ApiResponse { status, ..ApiResponse::of(document) }),

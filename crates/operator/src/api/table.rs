@@ -1,4 +1,4 @@
-//! The operations, and the way from a request to its operation.
+//! The table of operations, and the dispatch of requests.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ type OperationFn = fn(&Api, &ApiCall<'_>) -> Outcome;
 const TEXT: fn() -> Value = || json!({ "type": "string" });
 const FLAG: fn() -> Value = || json!({ "type": "boolean" });
 
-/// Everything that can be asked for.
+/// All operations of the API.
 const OPERATIONS: &[Operation] = &[
     get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
     get(
@@ -165,12 +165,13 @@ const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// The role that a request needs; `None` where there is no such operation.
+/// Returns the role that a request needs; `None` if there is no matching operation.
 pub(crate) fn needed_role(method: &str, path: &str) -> Option<ControlRole> {
     find(method, path).ok().map(|(operation, _)| operation.role)
 }
 
-/// Answers a request. What is to change something is recorded, whether it does or not.
+/// Answers a request. Changes are recorded in the audit log whether or not they succeed, reads only if
+/// refused.
 pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
     let (operation, parts) = match find(&request.method, &request.path) {
         Ok(found) => found,
@@ -206,9 +207,9 @@ fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
 
 type FoundOperation = (&'static Operation, Vec<(&'static str, String)>);
 
-/// The operation that a request names.
+/// Finds the operation for a request; the error is a response with 404 or 405.
 fn find(method: &str, path: &str) -> Result<FoundOperation, ApiResponse> {
-    // HEAD is GET, of which the content is left out.
+    // HEAD is handled as GET; the content is omitted later.
     let method = if method == "HEAD" { "GET" } else { method };
     let matching = || OPERATIONS.iter().filter_map(|one| Some((one, parts(one.path, path)?)));
     if let Some(found) = matching().find(|(operation, _)| operation.method == method) {
@@ -226,7 +227,7 @@ fn find(method: &str, path: &str) -> Result<FoundOperation, ApiResponse> {
     Err(ApiResponse { allow: Some(allow), ..ApiResponse::error(405, text) })
 }
 
-/// The parts of a path by the names in a pattern; `None` where it does not match.
+/// Matches a path against a pattern and returns its parameters; `None` if it does not match.
 fn parts(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut parts = Vec::new();
     let mut rest = Some(path.strip_suffix('/').unwrap_or(path));

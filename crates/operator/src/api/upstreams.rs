@@ -1,4 +1,4 @@
-//! Upstream servers: how they are, and orders for them.
+//! Upstream servers: their state, and changes of it by an operator.
 
 use std::sync::Arc;
 
@@ -11,30 +11,31 @@ use serde_json::{Value, json};
 use crate::api::operation::{Api, ApiCall, Outcome, there_are};
 use crate::api::request::ApiResponse;
 
-/// The range of a weight, as in the configuration.
+/// Maximum weight of a server, as in the configuration.
 const WEIGHT_MAX: u64 = 1_000;
 
-/// All groups.
+/// Lists all groups.
 pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
     let groups = (api.info.groups)();
     let shown: Vec<Value> = groups.iter().map(|(name, group)| shown_group(name, group)).collect();
     Ok(ApiResponse::of(json!({ "groups": shown })))
 }
 
-/// One group.
+/// Returns one group.
 pub(crate) fn group(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (name, group) = find(api, call)?;
     Ok(ApiResponse::of(shown_group(&name, &group)))
 }
 
-/// One server.
+/// Returns one server.
 pub(crate) fn server(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (_, group) = find(api, call)?;
     let server = find_server(&group, call.part("server"))?;
     Ok(ApiResponse::of(shown_server(&group, server)))
 }
 
-/// Drains a server, takes it out of service, returns it, or changes its weight, until the server is started again.
+/// Drains a server, takes it out of service, returns it, or changes its weight, until this process is
+/// restarted.
 pub(crate) fn change(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let (_, group) = find(api, call)?;
     let server = find_server(&group, call.part("server"))?;
@@ -65,7 +66,7 @@ pub(crate) fn change(api: &Api, call: &ApiCall<'_>) -> Outcome {
     let words = [order.map(|order| order.text().to_owned()), weight.map(|weight| format!("weight {weight}"))];
     let words: Vec<String> = words.into_iter().flatten().collect();
     document["done"] = json!(format!("{}: {}", group.shown(server), words.join(", ")));
-    // It is an order for the running server: the file says nothing of it.
+    // The change applies to the running server only; the configuration file is not modified.
     document["persisted"] = json!(false);
     Ok(ApiResponse::of(document))
 }
@@ -74,7 +75,7 @@ fn invalid(text: &str) -> ApiResponse {
     ApiResponse::error(400, text)
 }
 
-/// The group that a path names.
+/// Finds the group named in the path.
 pub(crate) fn find(api: &Api, call: &ApiCall<'_>) -> Result<(String, Arc<GroupShared>), ApiResponse> {
     let wanted = call.part("group");
     let mut groups = (api.info.groups)();
@@ -86,7 +87,7 @@ pub(crate) fn find(api: &Api, call: &ApiCall<'_>) -> Result<(String, Arc<GroupSh
     Err(ApiResponse::error(404, text))
 }
 
-/// The server of a group that a path names: by its URL, with or without the scheme, or by its place, from 0.
+/// Finds the server of a group by its URL, with or without the scheme, or by its index, from 0.
 pub(crate) fn find_server(group: &GroupShared, wanted: &str) -> Result<usize, ApiResponse> {
     let servers = 0..group.count();
     let short =

@@ -1,6 +1,6 @@
-//! What a running server says of its work, for `/v1/status`, `komainu top` and the dashboard: routes, upstream servers,
-//! applications, connections. Its size is bounded by the configuration; counts are since the start, so that each reader
-//! takes the difference over an interval of its own.
+//! Metrics of a running server, for `/v1/status`, `komainu top` and the dashboard: routes, upstream servers,
+//! applications, connections. The size is bounded by the configuration. Counts are cumulative, so that each
+//! reader can compute rates over its own interval.
 
 mod page;
 mod stream;
@@ -21,15 +21,15 @@ use serde_json::{Map, Value, json};
 
 use telemetry::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
 
-/// Where durations are looked up, and what percentages of them.
+/// The reported percentiles of durations.
 const PERCENTILES: [(&str, f64); 3] = [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)];
 
-/// The upper bounds of the classes of durations, in milliseconds; the last class has none.
+/// Returns the upper bounds of the duration classes in milliseconds; the last class has none.
 pub(crate) fn bounds_ms() -> Vec<f64> {
     DURATION_BOUNDS_US.iter().map(|us| *us as f64 / 1e3).collect()
 }
 
-/// A histogram of all cores: its count, its classes and percentiles.
+/// Sums a histogram over all cores: its count, classes and percentiles.
 fn durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
     let sums = DurationCounts::of(histograms);
     let (classes, total_us, count) = (sums.classic(), sums.total_us(), sums.count());
@@ -41,7 +41,8 @@ fn durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Val
     document
 }
 
-/// The duration that this share of all does not exceed, by its place within its class; of the class without a bound its lower one.
+/// Returns the quantile `share` (0 to 1), interpolated linearly within its class; the last class, which has
+/// no upper bound, yields its lower one. `None` if all classes are empty.
 pub(crate) fn percentile(bounds_ms: &[f64], classes: &[u64], share: f64) -> Option<f64> {
     let count: u64 = classes.iter().sum();
     if count == 0 {
@@ -59,7 +60,7 @@ pub(crate) fn percentile(bounds_ms: &[f64], classes: &[u64], share: f64) -> Opti
     Some(lower)
 }
 
-/// What each route has answered. Routes without a request are left out where there are none of their kind.
+/// Returns the metrics of each route. Requests without a route are included only if there were any.
 pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
     let mut routes = Vec::new();
     metrics.each(|labels, cores| {
@@ -98,12 +99,12 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
             "cache": outcomes,
         }));
     });
-    // What no route answers says something only once there is some of it.
+    // The entry of requests without a route is shown only if it has counted any.
     routes.retain(|route| route["handler"] != "" || route["requests"] != 0);
     routes
 }
 
-/// The groups of upstream servers, each with its queue and its servers.
+/// Returns the groups of upstream servers, each with its queue and servers.
 pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
     let now_ms = Clock::new().now_ms();
     let group = |(name, group): &(String, Arc<GroupShared>)| {
@@ -116,7 +117,7 @@ pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
 fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
     let cores = group.counters(server);
     let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
-    // Those that are over first: else one that ends meanwhile would count as less than none.
+    // Read `ended` first: a request that ends in between would otherwise make the difference negative.
     let ended = sum(&|core| core.ended.value());
     let begun = sum(&|core| core.requests.value());
     let classes = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate();
@@ -130,7 +131,7 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
             .collect::<Map<_, _>>()
     };
     let (state, back_in_ms) = match (group.order(server), group.standing(server, now_ms)) {
-        // Planned, and no failure.
+        // Drained by an operator, which is not a failure.
         (UpstreamOrder::Drain, _) => ("drain", None),
         (_, ServerState::Up) => ("up", None),
         (_, ServerState::Probe) => ("probe", None),
@@ -153,7 +154,7 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
     })
 }
 
-/// Connections of clients, and what came over them.
+/// Returns the counts of client connections and their requests.
 pub(crate) fn connections(cores: &[Arc<Counters>]) -> Value {
     let sum = |of: fn(&Counters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
     json!({
@@ -168,7 +169,7 @@ pub(crate) fn connections(cores: &[Arc<Counters>]) -> Value {
     })
 }
 
-/// An application: its processes, what they work on, and its queue.
+/// Returns an application with its processes, their current requests, and its queue.
 pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
     json!({
         "name": name,
@@ -177,7 +178,7 @@ pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
     })
 }
 
-/// A process of an application, and what it works on.
+/// Returns a process of an application with its current requests.
 pub(crate) fn process(process: &ProcessInfo) -> Value {
     let current = process.current.iter().map(
         |request| json!({ "method": request.method, "target": without_secrets(request.target.as_bytes()), "age_ms": request.age_ms }),
@@ -194,7 +195,7 @@ pub(crate) fn process(process: &ProcessInfo) -> Value {
     })
 }
 
-/// CPU time and memory of a process.
+/// Returns the CPU time and memory of a process.
 pub(crate) fn usage(usage: Usage) -> Value {
     json!({
         "cpu_ms": usage.cpu_ms,
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(percentile(&bounds, &[10, 0, 0, 0], 0.5), Some(0.5));
         assert_eq!(percentile(&bounds, &[50, 25, 25, 0], 0.5), Some(1.0));
         assert_eq!(percentile(&bounds, &[50, 0, 50, 0], 0.75), Some(3.0));
-        // Nobody knows how long those took.
+        // The last class has no upper bound.
         assert_eq!(percentile(&bounds, &[0, 0, 0, 7], 0.99), Some(4.0));
     }
 }

@@ -1,9 +1,10 @@
-//! The dashboard: one page with its style and its script, embedded in the program. It asks this server alone, which its policy says.
+//! The dashboard: a page with its style and script, embedded in the program. Its content security policy
+//! allows requests to this server only.
 
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
 
-/// Nothing from elsewhere, nothing inline, nothing that embeds it or that it embeds.
+/// Allows no foreign origins, no inline code and no framing.
 const POLICY: &[u8] =
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -12,7 +13,7 @@ const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/dashboard.css");
 const SCRIPT: &str = include_str!("page/dashboard.js");
 
-/// A part of the dashboard.
+/// A file of the dashboard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PagePart {
     kind: &'static [u8],
@@ -20,7 +21,7 @@ pub(crate) struct PagePart {
 }
 
 impl PagePart {
-    /// The part at a path.
+    /// Returns the file at a path.
     pub(crate) fn at(path: &[u8]) -> Option<PagePart> {
         let (kind, content): (&[u8], _) = match path {
             b"/" => (b"text/html; charset=utf-8", HTML),
@@ -34,7 +35,7 @@ impl PagePart {
     pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let mut fields = Fields::new();
         fields.push(Name::ContentType, self.kind);
-        // Another version may run at the next look.
+        // Another version may run at the next visit.
         fields.push(Name::CacheControl, b"no-cache");
         let others: [(&[u8], &[u8]); 4] = [
             (b"Content-Security-Policy", POLICY),
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn the_page_asks_nobody_else_and_makes_no_html_of_text() {
         let all = [HTML, STYLE, SCRIPT].concat();
-        // But for the name of a format, which nobody fetches.
+        // The namespace of SVG is a name that is never fetched.
         let urls = all.matches("://").count() - all.matches("http://www.w3.org/2000/svg").count();
         assert_eq!(urls, 0);
         for dangerous in

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: the lines of the error log as they come, as server-sent events.
+//! `GET /v1/events`: lines of the error log as server-sent events.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,29 +8,29 @@ use net::{Exchange, Fault};
 
 use logging::events::{EVENTS_MAX, EventRing};
 
-/// Clients that follow at the same time.
+/// Maximum number of clients.
 const FOLLOWERS_MAX: usize = 16;
-/// How often it is looked for new lines.
+/// Interval between two checks for new lines.
 const LOOK_MS: u64 = 250;
-/// How often a client is sent something, so that one that has left is noticed.
+/// Interval of keep-alive comments, by which a disconnected client is noticed.
 const ALIVE_MS: u64 = 15_000;
-/// Lines that one who begins to follow is sent at once.
+/// Lines sent at once to a new client.
 const FIRST_MAX: usize = 50;
 
-/// How long a client without a token follows: then it is to ask again, as a browser does by itself. Whether a client reads cannot be seen while its
-/// kernel takes what is sent.
+/// Maximum duration of a stream without a token; browsers reconnect automatically. A client that no longer
+/// reads cannot be detected while its kernel accepts data.
 const OPEN_MS_MAX: u64 = 300_000;
 
-/// Those who follow, the one who began first in front. Clones are the same.
+/// The clients that follow events, oldest first. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followers(Arc<Mutex<Vec<Following>>>);
 
 #[derive(Debug)]
 struct Following {
     has_token: bool,
-    /// Whose it is: the name of a token or certificate, or an address.
+    /// Name of the client's token or certificate, or its address.
     client: String,
-    /// Its place was given to a client with a token.
+    /// Set when the place is given to another client.
     is_displaced: Arc<AtomicBool>,
 }
 
@@ -50,8 +50,9 @@ impl Followers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more. If there is none, one with a token gets that of one without; else it is the oldest of the client that has most
-    /// of them, if that has two more than this one.
+    /// Reserves a place. If all are taken, a client with a token displaces one without; otherwise the oldest
+    /// stream of the client with the most streams is displaced, if that client has at least two more than
+    /// this one.
     fn begin(&self, client: &str, has_token: bool) -> Option<Follower> {
         let mut all = self.lock();
         if all.len() >= FOLLOWERS_MAX {
@@ -72,8 +73,9 @@ impl Followers {
         Some(Follower { all: self.clone(), is_displaced })
     }
 
-    /// Sends the last lines, or those after `Last-Event-ID`, and each new one, until the client leaves or `is_over`. Who reads slowly
-    /// misses lines, and holds none of them here. One without a token is ended after [`OPEN_MS_MAX`], or when another client needs its place.
+    /// Sends the last lines, or those after `Last-Event-ID`, and then each new line, until the client
+    /// disconnects or `is_over` returns true. Slow clients miss lines, which are not buffered for them. A
+    /// stream without a token ends after [`OPEN_MS_MAX`], or when another client needs its place.
     pub(crate) async fn follow(
         &self,
         exchange: &mut Exchange<'_>,
@@ -89,7 +91,7 @@ impl Followers {
             exchange.request().fields().find(|(_, name, _)| name.eq_ignore_ascii_case(b"last-event-id"));
         let last_seen =
             last_seen.and_then(|(_, _, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
-        // A number that is still to come is one of an earlier process.
+        // A larger number than the last one is from an earlier process.
         let resumed = last_seen.filter(|number| *number <= ring.last());
         let (mut seen, mut count_max) =
             (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { FIRST_MAX });
@@ -100,7 +102,7 @@ impl Followers {
         if !exchange.content_wanted() {
             return Ok(());
         }
-        // The client sees at once that it is answered.
+        // Send the head at once.
         exchange.write(b": lines of the error log\n\n").await?;
         let core = exchange.core().clone();
         let until_ms = if has_token { u64::MAX } else { core.now_ms().saturating_add(OPEN_MS_MAX) };
@@ -144,7 +146,7 @@ mod tests {
         let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(100 + at, true)).collect();
         assert!(holders.len() == FOLLOWERS_MAX && begin(999, true).is_none());
         assert!(open.iter().all(|one| one.is_displaced.load(Ordering::Relaxed)));
-        // The end of a displaced one gives no place back.
+        // Dropping a displaced follower frees no place.
         open.clear();
         assert!(begin(99, false).is_none() && begin(999, true).is_none());
         drop(holders);

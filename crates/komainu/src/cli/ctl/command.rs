@@ -1,4 +1,4 @@
-//! From arguments to requests of the API, and from its answers to what is printed.
+//! Conversion of arguments to API requests, and of answers to output.
 
 use std::process::Command;
 
@@ -13,13 +13,13 @@ use crate::cli::ctl_arguments::{
 use crate::cli::status;
 use crate::terminal;
 
-/// How an answer is shown to people.
+/// Formats an answer as text.
 type ShowAnswer = fn(&Value) -> String;
 
-/// `komainu ctl`: the text to print.
+/// Runs `komainu ctl`; returns the text to print.
 ///
 /// # Errors
-/// Where no server answers, or it refuses; for people.
+/// No server answers, or it refuses; a message for the user.
 pub(crate) fn ctl(ctl: &Ctl) -> Result<String, String> {
     if let CtlCommand::Config(CtlConfig::Edit { path }) = &ctl.command {
         return edit(ctl, path.as_deref().unwrap_or_default());
@@ -100,7 +100,8 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
 fn config_path(path: &str) -> String {
     match path.trim_matches('/') {
         "" => "/v1/config".into(),
-        // As messages and documents name directives: no key at the top has a dot.
+        // Directives may be written with dots, as in messages and the documentation; no top-level key
+        // contains a dot.
         path if !path.contains('/') => format!("/v1/config/{}", path.replace('.', "/")),
         path => format!("/v1/config/{path}"),
     }
@@ -154,7 +155,8 @@ fn of_app(app: &CtlApp) -> (CtlRequest, ShowAnswer) {
     }
 }
 
-/// Lets the user change an item in an editor. If somebody else has changed the configuration meanwhile, nothing is lost.
+/// Edits an item in the user's editor. If the configuration has changed meanwhile, the request is refused and
+/// the edited text is kept.
 fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
     let (request, _) = get(&config_path(path), json_text);
     let before = send(ctl, &request)?;
@@ -198,7 +200,7 @@ fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
     refused.map_err(|error| format!("{error}\nwhat you have written is in {}", file.display()))
 }
 
-/// Writes a file of this user's alone, which is not there yet.
+/// Writes a file that only this user can access, replacing an existing one.
 fn write_new(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;

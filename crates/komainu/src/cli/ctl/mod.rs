@@ -1,4 +1,4 @@
-//! `komainu ctl`: the control API for people.
+//! `komainu ctl`: a command-line client of the control API.
 
 mod transport;
 mod shown;

@@ -1,4 +1,4 @@
-//! Answers of the API as tables.
+//! Formatting of API answers as tables.
 
 use bench::table::TextTable;
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn row(of: &Value, keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| text(&of[*key])).collect()
 }
 
-/// The groups of upstream servers.
+/// Formats the groups of upstream servers.
 pub(crate) fn upstreams(document: &Value) -> String {
     let mut table = TextTable::new(&[
         "group",
@@ -42,7 +42,7 @@ pub(crate) fn upstreams(document: &Value) -> String {
     table.plain("")
 }
 
-/// The applications.
+/// Formats the applications.
 pub(crate) fn applications(document: &Value) -> String {
     let mut table = TextTable::new(&["application", "PID", "state", "generation", "requests"]);
     for app in list(&document["applications"]) {
@@ -54,7 +54,7 @@ pub(crate) fn applications(document: &Value) -> String {
     table.plain("")
 }
 
-/// The generations of the configuration.
+/// Formats the generations of the configuration.
 pub(crate) fn generations(document: &Value) -> String {
     let mut table = TextTable::new(&["generation", "state", "since", "requests", "upgraded"]);
     for one in list(&document["generations"]) {
@@ -63,7 +63,7 @@ pub(crate) fn generations(document: &Value) -> String {
     table.plain("")
 }
 
-/// How many connections there are.
+/// Formats the numbers of connections.
 pub(crate) fn connections(document: &Value) -> String {
     let mut listeners = TextTable::new(&["listener", "protocol", "connections"]);
     for one in list(&document["listeners"]) {
@@ -79,7 +79,7 @@ pub(crate) fn connections(document: &Value) -> String {
     format!("{}\n{}", listeners.plain(""), clients.plain(""))
 }
 
-/// What the cache holds: each figure with its name.
+/// Formats the statistics of the cache.
 pub(crate) fn cache(document: &Value) -> String {
     let mut table = TextTable::new(&["figure", "value"]);
     figures(document, "", &mut table);
@@ -99,7 +99,7 @@ fn figures(value: &Value, name: &str, table: &mut TextTable) {
     }
 }
 
-/// The certificates.
+/// Formats the certificates.
 pub(crate) fn certificates(document: &Value) -> String {
     let mut table = TextTable::new(&["certificate", "names", "issuer", "expires in", "source"]);
     for one in list(&document["certificates"]) {
@@ -114,7 +114,7 @@ pub(crate) fn certificates(document: &Value) -> String {
     table.plain("")
 }
 
-/// Who has changed what.
+/// Formats the audit log.
 pub(crate) fn audit(document: &Value) -> String {
     let mut table = TextTable::new(&["time", "who", "what", "status", "result"]);
     for entry in list(&document["entries"]) {
@@ -127,7 +127,7 @@ pub(crate) fn audit(document: &Value) -> String {
     table.plain("")
 }
 
-/// What was done, or why not, with each mistake in the configuration.
+/// Formats the result of a change with the errors and warnings of the configuration.
 pub(crate) fn outcome(document: &Value) -> String {
     let said = ["error", "done"].iter().find_map(|key| document[*key].as_str());
     let mut lines = vec![said.map_or_else(|| format!("{document:#}"), str::to_owned)];

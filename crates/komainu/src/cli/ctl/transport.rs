@@ -1,4 +1,4 @@
-//! How `komainu ctl` reaches a server: by its control socket, or by its control listener.
+//! Transport of `komainu ctl`: the control socket, or a control listener.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::cli::control_endpoint::{ControlEndpoint, read_answer};
 use crate::cli::ctl_arguments::Ctl;
 use crate::cli::status;
 
-/// For each piece of an answer: a reload may wait for applications.
+/// Timeout of each read of the answer; long, because a reload may wait for applications.
 const ANSWER_MAX: Duration = Duration::from_secs(300);
-/// An answer longer than this is no server's.
+/// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// What is asked for.
+/// A request of the control API.
 #[derive(Debug, Default)]
 pub(crate) struct CtlRequest {
     pub(crate) method: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct CtlRequest {
     pub(crate) body: Option<Value>,
 }
 
-/// What is answered.
+/// An answer of the control API.
 #[derive(Debug)]
 pub(crate) struct CtlAnswer {
     pub(crate) status: u64,
@@ -82,7 +82,7 @@ fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, S
     answered(&String::from_utf8_lossy(&answer))
 }
 
-/// The server closes the connection behind its answer, whose length is known.
+/// Parses an HTTP response without chunked coding.
 fn answered(answer: &str) -> Result<CtlAnswer, String> {
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is cut off")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or("this is no HTTP")?;

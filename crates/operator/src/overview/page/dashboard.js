@@ -1,8 +1,8 @@
-// Shows /v1/status and /v1/events. What comes from the server is only ever set as text, never as HTML.
+// Displays /v1/status and /v1/events. Data from the server is only inserted as text, never as HTML.
 const EVERY_MS = 2000, LINES_MAX = 200;
 const byId = (id) => document.getElementById(id);
 const token = () => sessionStorage.getItem("token") || "";
-// Applications whose processes are shown.
+// Names of the applications whose processes are shown.
 const opened = new Set();
 let paused = false, before = null, previous = null, history = [], known = null, lines = [], newest = 0, groups = null;
 
@@ -50,7 +50,7 @@ function age(ms) {
 }
 const percent = (share) => (share === null ? nothing : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 
-// The duration that this share of all does not exceed, by its place within its class. Of one class alone, only the bounds are known.
+// Returns the quantile `share`, interpolated linearly within its class; if all samples are in one class, only its upper bound.
 function latency(bounds, classes, share) {
   const count = classes.reduce((sum, n) => sum + n, 0);
   if (count === 0) return { ms: null, text: nothing };
@@ -71,7 +71,7 @@ function difference(now, old) {
 }
 const add = (sums, classes) => (classes.length ? classes.map((n, at) => n + (sums[at] || 0)) : sums);
 
-// Tables. Rows stay the same elements, so that the focus stays where it is.
+// Tables. Row elements are reused, so that the focus is kept.
 class Table {
   constructor(section, columns, sort, none) {
     this.columns = columns;
@@ -96,7 +96,7 @@ class Table {
     this.sort = at;
     if (this.last) this.show(this.last);
   }
-  // Each item has a key; those with a `heading` span the table and stay where they are, before their own.
+  // Each item has a key. Items with a `heading` span the table; sorting keeps them before the items that follow.
   show(items) {
     this.last = items;
     this.table.hidden = items.length === 0;
@@ -179,7 +179,7 @@ function action(show) {
 }
 const tones = { up: "good", ready: "good", serving: "good", probe: "warn", starting: "warn", recycling: "warn", leaving: "warn", draining: "warn", drain: "warn", ejected: "bad", down: "bad", crashed: "bad", killed: "bad" };
 
-// CPU time of one request in milliseconds, of those that were measured since then, or at all.
+// Returns the mean CPU time per request in ms, of the requests measured since `then`, or of all if there were none.
 function eachMs(now, then) {
   if (!now || !now.requests) return null;
   const requests = now.requests - (then ? then.requests : 0);
@@ -242,7 +242,7 @@ const certificates = new Table("certificates", [
   text("Last error", (one) => one.last_error || ""),
 ], null, "No certificates.");
 
-// Tiles, each with a chart: the highest value in each bin of the window, the shortest one that has all points.
+// Tiles, each with a chart of the maximum per bin. The window is the shortest that contains all points.
 const HOUR_MS = 3600000, CHART = 40;
 const WINDOWS = [[300000, 5000], [900000, 5000], [HOUR_MS, 15000]].map(([span, bin]) => ({ span, bin, count: span / bin }));
 let frame = WINDOWS[0];
@@ -272,7 +272,7 @@ function draw(parts) {
   let line = "", area = "", from = null, last = null;
   for (let at = 0; at <= values.length; at += 1) {
     const value = at < values.length ? values[at] : null;
-    // Points are not exactly one bin apart: one that is empty between two others is no gap.
+    // Points are not exactly one bin apart, so a single empty bin is not a gap.
     if (value === null && from !== null && at + 1 < values.length && values[at + 1] !== null) continue;
     if (value !== null) {
       const y = (CHART - 1 - ((CHART - 3) * value) / top).toFixed(1);
@@ -320,7 +320,7 @@ function tile(name, key, shown, now, more) {
   draw(parts);
   scale(parts);
 }
-// What was before this page was opened. The last point is taken for now, whatever the clock here says.
+// Loads the history before this page was opened. The last point is taken as now, as the clocks may differ.
 function remember(told) {
   const count = told.requests.length;
   const keys = { requests: "requests", errors: "errors", p99: "p99_ms", waiting: "waiting", connections: "connections", cpu: "cpu", memory: "memory_bytes", held: "held_bytes" };
@@ -435,7 +435,7 @@ function show(status, earlier = before) {
   const cpu = old && old.usage && status.usage ? rate(usage.cpu_ms, old.usage.cpu_ms) / 1000 : null;
   const [p50, p99] = [0.5, 0.99].map((share) => latency(bounds, all, share));
   const held = status.memory.held_bytes;
-  // The first status has no figures of an interval: it counts since the start.
+  // The first status has counts since the start only, and no rates of an interval.
   if (old) history.push({ at: Date.now(), requests, errors, p99: p99.ms, waiting, connections: connections.open || 0, cpu, memory, held });
   history = history.filter((point) => point.at > Date.now() - HOUR_MS);
   chooseWindow();
@@ -482,7 +482,7 @@ function lineItem(line) {
   return make("li", null, make("time", { datetime: at.toISOString() }, at.toLocaleTimeString("en-GB")),
     make("span", { class: `chip ${tone}` }, line.level), make("span", { class: "code" }, line.text));
 }
-// Oldest first, so that the lines of a traceback read on. The view follows the newest line unless it was scrolled away from it.
+// Oldest first, so that tracebacks are readable. The view follows the newest line unless it was scrolled up.
 function showLines() {
   const list = byId("lines");
   const follows = list.scrollHeight - list.scrollTop - list.clientHeight < 24;
@@ -499,7 +499,7 @@ function take(line) {
 }
 
 // The server
-// Nothing is shown without a token: then nothing is asked for until there is one. A wrong one is not sent again, because they are counted.
+// If a token is required, no requests are sent until there is one. A wrong token is not sent again, because the server counts these.
 let locked = false;
 function lock() {
   locked = true;
@@ -531,7 +531,7 @@ async function refresh() {
     const status = await ask("GET", "/v1/status");
     if (known !== status.pid) {
       history = [];
-      // Without it the charts begin now.
+      // Without the history, the charts begin now.
       try { remember(await ask("GET", "/v1/history")); } catch (error) { if (error.status === 401) throw error; }
       known = status.pid;
     }
@@ -575,8 +575,8 @@ async function follow() {
           }
         }
       }
-    } catch { /* tried again */ }
-    // Another process counts its lines anew.
+    } catch { /* retried below */ }
+    // A new server process numbers its lines from 1 again.
     newest = 0;
     lines = [];
     await new Promise((done) => setTimeout(done, 3000));
@@ -592,7 +592,7 @@ function confirmed(title, explained) {
   const dialog = byId("ask");
   dialog.returnValue = "no";
   dialog.showModal();
-  // The event of a dialog that was closed before may come when this one is open.
+  // The close event of an earlier dialog may arrive after this one was opened.
   const number = ++asked;
   return new Promise((done) => {
     const closed = () => {
@@ -634,7 +634,7 @@ byId("pause").addEventListener("click", pause);
 byId("reload").addEventListener("click", reload);
 byId("help").addEventListener("click", () => open("keys"));
 byId("token").addEventListener("click", () => { byId("token-value").value = token(); open("token-dialog"); });
-// A button that submits would be what Enter presses.
+// Not a submit button, because Enter would activate it.
 byId("token-cancel").addEventListener("click", () => byId("token-dialog").close("no"));
 byId("token-dialog").addEventListener("close", () => {
   if (byId("token-dialog").returnValue !== "yes") return;
