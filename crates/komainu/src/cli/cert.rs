@@ -285,7 +285,7 @@ fn shown(one: &Value) -> String {
 }
 
 fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
-    let pids = pid.map_or_else(control_client::running, |pid| vec![pid]);
+    let pids = pid.map_or_else(control_client::serving, |pid| vec![pid]);
     let pid = match pids.as_slice() {
         [pid] => *pid,
         [] => {
@@ -305,8 +305,8 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
 
 /// Runs `komainu trust`; returns the text to print.
 ///
+/// # Errors
 /// There is no valid local authority, or no step succeeded.
-/// The failed steps, if no step succeeded.
 pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);

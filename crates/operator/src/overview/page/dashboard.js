@@ -563,7 +563,7 @@ async function follow() {
       if (response.status === 401) lock();
       if (response.ok) {
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-        let rest = "";
+        let rest = "", isFirst = true;
         for (;;) {
           const { value, done } = await reader.read();
           if (done) break;
@@ -571,14 +571,16 @@ async function follow() {
           rest = blocks.pop();
           for (const block of blocks) {
             const data = block.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
-            if (data) take(JSON.parse(data));
+            if (!data) continue;
+            const line = JSON.parse(data);
+            // A new server process numbers its lines from 1 again, and sends its last ones.
+            if (isFirst && line.number <= newest) { newest = 0; lines = []; }
+            isFirst = false;
+            take(line);
           }
         }
       }
     } catch { /* retried below */ }
-    // A new server process numbers its lines from 1 again.
-    newest = 0;
-    lines = [];
     await new Promise((done) => setTimeout(done, 3000));
   }
 }

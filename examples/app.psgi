@@ -1,0 +1,1 @@
+sub { [200, ['Content-Type' => 'text/plain'], ["Hello from Perl\n"]] }
