@@ -25,7 +25,7 @@ impl RouteCondition {
         Self { asks: vec![(directive.to_owned(), item)], groups: Vec::new(), differs: None }
     }
 
-    /// A condition of a header field, by `header`, or of a parameter, by `query`.
+    /// Creates a condition on a header field (`header`) or a parameter (`query`).
     pub(crate) fn of_value(directive: &str, name: &str, pattern: impl Into<String>) -> Self {
         Self::new(directive, TomlItem::Table(vec![(name.to_owned(), TomlItem::text(pattern))]))
     }
@@ -38,7 +38,7 @@ impl RouteCondition {
         Self { differs, ..self }
     }
 
-    /// The condition that none of these is met.
+    /// Returns the condition that none of these conditions is met.
     pub(crate) fn none_of(conditions: &[Self]) -> Self {
         let mut section = TomlSection::default();
         for one in conditions {
@@ -158,8 +158,9 @@ pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
     path_expression(&all.join("|"), false).map(|found| found.pattern)
 }
 
-/// Conditions for the value of a header field or parameter, one of which has to be met. As in nginx, an
-/// absent value is empty. `operator` is `=`, `~`, `~*`, or empty for a value that is neither empty nor `0`.
+/// Returns the conditions for the value of a header field or parameter, one of which has to be met. As in
+/// nginx, an absent value is empty. `operator` is `=`, `~`, `~*`, or empty for a value that is neither empty
+/// nor `0`.
 ///
 /// # Errors
 /// The reason why the expression cannot be a pattern.
@@ -184,21 +185,21 @@ pub(crate) fn value_conditions(
     })
 }
 
-/// The condition for a cookie with this value, in which `*` stands for any run of characters.
+/// Returns the condition for a cookie with this value, in which `*` stands for any run of characters.
 pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
     let value = quoted(value).replace("\\*", "[^;]*");
     RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={value}(;|$)", quoted(name)))
 }
 
-/// The condition for a cookie whose value, followed by the rest of the `Cookie` field, matches `rest`. Like
-/// nginx, the pattern finds the name regardless of case, after a comma and before blanks.
+/// Returns the condition for a cookie whose value, followed by the rest of the `Cookie` field, matches
+/// `rest`. Like nginx, the pattern finds the name regardless of case, after a comma and before blanks.
 pub(crate) fn of_cookie(name: &str, rest: &str) -> RouteCondition {
     RouteCondition::of_value("header", "Cookie", format!("~ (^|[;,] *)(?i:{}) *= *{rest}", quoted(name)))
 }
 
-/// The conditions for a cookie, compared as in nginx, where an absent cookie is empty. The `Cookie` field
-/// holds all cookies, so the pattern searches for the value within it. `operator` is `=`, `~`, `~*`, or empty
-/// for a value that is neither empty nor `0`.
+/// Returns the conditions for a cookie, compared as in nginx, where an absent cookie is empty. The `Cookie`
+/// field holds all cookies, so the pattern searches for the value within it. `operator` is `=`, `~`, `~*`, or
+/// empty for a value that is neither empty nor `0`.
 ///
 /// # Errors
 /// The expression cannot be converted to a pattern of the whole field.

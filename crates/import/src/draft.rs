@@ -1,9 +1,9 @@
-//! The configuration that is being written: sites, routes and tables with comments, and their text.
+//! The generated configuration: sites, routes and tables with comments, and its text.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// A value of TOML.
+/// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TomlItem {
     Text(String),
@@ -282,7 +282,7 @@ pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
     route.get("rewrite").is_some() && ACTIONS.iter().all(|action| route.get(action).is_none())
 }
 
-/// The directives that are conditions of routes.
+/// Directives that are conditions of routes.
 pub(crate) const CONDITIONS: [&str; 9] =
     ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
 
@@ -370,11 +370,11 @@ impl SiteDraft {
     }
 }
 
-/// A whole configuration.
+/// A complete configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) top: TomlSection,
-    /// Tables with their path, such as `upstreams.app`.
+    /// Tables and their paths, such as `upstreams.app`.
     pub(crate) tables: Vec<(String, TomlSection)>,
     pub(crate) sites: Vec<SiteDraft>,
     pub(crate) streams: Vec<TomlSection>,
@@ -443,7 +443,7 @@ impl Draft {
         }
     }
 
-    /// The text of the file.
+    /// Returns the text of the configuration file.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         self.top.write("", "", &mut out);

@@ -290,7 +290,8 @@ fn constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     (!value.contains('$')).then_some(value)
 }
 
-/// The conditions of routes for a comparison, any of which is enough. `operator` is `=`, `~`, `~*` or nothing.
+/// Translates a comparison to conditions of routes, of which one has to be met. `operator` is `=`, `~`, `~*`
+/// or empty.
 fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
     if !matches!(operator, "" | "=" | "~" | "~*") {
         return Err(format!("nginx has no `{operator}`"));

@@ -336,7 +336,7 @@ impl Translation<'_> {
         found
     }
 
-    /// A `map $sent_http_content_type $variable { ... }`, as rules by media type.
+    /// Translates a `map $sent_http_content_type $variable { ... }` to rules by media type.
     fn expires_map(&self, variable: &str) -> Expires {
         let is_it = |map: &&&NginxDirective| map.arg(1).strip_prefix('$') == Some(variable);
         let maps = self.http.all("map");
@@ -389,7 +389,7 @@ impl Translation<'_> {
         Expires::Types(rules)
     }
 
-    /// Writes `compress`, and `precompressed` where files are served.
+    /// Writes `compress`, and `precompressed` if files are served.
     pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let mut codings = Vec::new();
         let mut compress = TomlSection::default();

@@ -42,7 +42,7 @@ fn lacks_path_info(place: &Place<'_>) -> bool {
     runs_all(place) && !place.paths.matches("/verify.php/x")
 }
 
-/// Whether a location runs every script, not only some.
+/// Whether a location runs every script, not just some.
 pub(crate) fn runs_all(place: &Place<'_>) -> bool {
     SAMPLES.iter().all(|path| place.paths.matches(path))
 }

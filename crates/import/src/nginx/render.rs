@@ -10,7 +10,7 @@ use crate::findings::EntryNumber;
 pub(super) enum Replacement {
     /// The directive is omitted.
     Dropped,
-    /// The directive with other arguments.
+    /// The directive with these arguments.
     Arguments(Vec<String>),
     /// A `listen` with this port and these parameters.
     Listen(u16, Vec<String>),

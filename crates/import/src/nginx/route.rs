@@ -12,7 +12,7 @@ use super::work::{Matcher, Translation, is_target, redirect, unavailable};
 use crate::conditions::{RouteCondition, close};
 use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
-/// The remark on `limit_except` where a location executes something.
+/// The remark on `limit_except` in a location with rewrite directives.
 pub(super) const NOT_EXECUTED: &str =
     "nginx executes no `rewrite`, `if` and `return` of the location for other methods";
 /// Valid statuses of `respond`.

@@ -48,12 +48,12 @@ impl<'d> Scope<'d> {
         self.levels.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
-    /// The directives of the innermost block alone.
+    /// Returns the directives of the innermost block.
     pub(crate) fn own(&self) -> &'d [NginxDirective] {
         self.levels.last().copied().unwrap_or(&[])
     }
 
-    /// A directive of the innermost block alone.
+    /// Returns the last directive of this name in the innermost block.
     pub(crate) fn own_one(&self, name: &str) -> Option<&'d NginxDirective> {
         self.own().iter().rev().find(|one| one.name == name)
     }

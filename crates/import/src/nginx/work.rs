@@ -85,7 +85,7 @@ impl Matcher {
         }
     }
 
-    /// The part of the path that `alias` and `proxy_pass` replace.
+    /// Returns the part of the path that `alias` and `proxy_pass` replace.
     pub(crate) fn replaced(&self) -> Option<&str> {
         match self {
             Self::Exact(path) | Self::Prefix(path, _) => Some(path),
@@ -95,7 +95,7 @@ impl Matcher {
     }
 }
 
-/// The action of a redirect.
+/// Returns the `redirect` of a route.
 pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
     match status {
         302 => TomlItem::text(to),
