@@ -123,8 +123,8 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
     });
 }
 
-/// The condition for exactly these methods. In routes GET implies HEAD, which is excluded unless it is
-/// listed.
+/// Returns the condition for exactly these methods. In routes GET implies HEAD, which is excluded unless it
+/// is listed.
 pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
     let has = |name: &str| methods.iter().any(|one| one == name);
     let is_without_head = has("GET") && !has("HEAD");

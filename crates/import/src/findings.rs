@@ -10,7 +10,7 @@ pub enum ImportVerdict {
     Translated,
     /// Translated with a difference that the remark describes.
     Differs,
-    /// Without an equivalent in Komainu; the remark describes the alternative.
+    /// No equivalent in Komainu; the remark describes the alternative.
     Impossible,
 }
 

@@ -92,8 +92,8 @@ impl ImportKind {
     }
 }
 
-/// A server whose configuration cannot be translated, with the page of the documentation that compares it
-/// with Komainu's.
+/// A server whose configuration cannot be translated, with the page of the documentation that shows the
+/// equivalents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByHand {
     /// Name of the server.

@@ -221,7 +221,7 @@ fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), S
     }
 }
 
-/// Returns path patterns that match at least the paths matched by a regular expression of nginx or Unit.
+/// Returns path patterns for a regular expression of nginx or Unit, with their difference from it.
 ///
 /// # Errors
 /// The reason why there are no such patterns.
@@ -256,7 +256,8 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
     }
 }
 
-/// Converts one alternative to a path pattern; the flag tells whether the pattern matches more.
+/// Converts one alternative to a path pattern; the flag tells whether the pattern matches more. `None` if no
+/// path pattern can match it.
 fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     let mut pieces = pieces.to_vec();
     match pieces.first() {

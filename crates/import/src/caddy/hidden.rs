@@ -11,7 +11,7 @@ const COMMENT: &str = "Files that `hide` of Caddy's file server names.";
 /// Default index names of Caddy's file server.
 const INDEX_NAMES: [&str; 2] = ["index.html", "index.txt"];
 
-/// One entry of `hide`, as an expression.
+/// An entry of `hide`, as an expression.
 enum HiddenFile {
     /// Name of a file or directory at any depth.
     Name(String),
@@ -21,7 +21,7 @@ enum HiddenFile {
 
 /// Treatment of requests for hidden files.
 pub(super) enum Hidden {
-    /// There are no hidden files.
+    /// The file server hides no files.
     Nothing,
     /// A route that precedes the route of the files.
     Route(TomlSection),

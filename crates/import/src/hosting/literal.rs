@@ -247,8 +247,8 @@ pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setti
     found
 }
 
-/// Returns the settings of a config/puma.rb: calls and assignments at the top level, and those within
-/// conditions.
+/// Returns the settings of a config/puma.rb: calls and assignments at the top level, including those with a
+/// trailing `if` or `unless`. Statements in blocks are reported as not possible.
 pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
     let mut found = Vec::new();
     let mut known: Vec<(String, Vec<String>)> = Vec::new();

@@ -372,7 +372,8 @@ impl<'a> IngressReader<'a> {
         section.set_in("proxy", "to", TomlItem::Text(format!("{scheme}://{name}.{namespace}.svc:{number}")));
     }
 
-    /// Translates the less common annotations. Returns false if nothing remains to be reported.
+    /// Translates the less common annotations. Returns false if the annotation is unknown or has been
+    /// reported already.
     fn more(&self, name: &str, value: &DatumAt, section: &mut TomlSection) -> bool {
         let text = value.text().unwrap_or("");
         let networks = || TomlItem::List(text.split(',').map(|one| TomlItem::text(one.trim())).collect());

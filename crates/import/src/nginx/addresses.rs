@@ -140,7 +140,8 @@ impl ScratchPlan<'_, '_> {
         Ok(port)
     }
 
-    /// Creates files for error pages in every directory, because their location depends on the request.
+    /// Creates files for error pages in every directory, because the directory depends on the location of the
+    /// page.
     pub(super) fn error_pages(&mut self, main: &[NginxDirective]) {
         let mut targets = BTreeSet::new();
         super::tree::visit(main, &mut |one| {

@@ -105,8 +105,8 @@ impl<'d> Translation<'d> {
         let belongs_to_other =
             || made.is_whole && around.at(made.start).is_some_and(|other| other.entry != place.entry);
         if finds_itself && (is_server || belongs_to_other()) {
-            // If the expression matches every path, excluding the paths that it produces loses none that
-            // needs the rewrite.
+            // A rewrite of the server can exclude the new paths only if they are a single path, or if its
+            // expression matches every path.
             let is_safe = made.is_whole || EVERYTHING.contains(&one.first());
             let Some(pattern) = made.pattern().filter(|_| is_safe || !is_server) else {
                 return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".to_owned());

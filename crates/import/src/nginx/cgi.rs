@@ -139,8 +139,8 @@ impl<'d> Translation<'d> {
         section.set("proxy", short(proxy));
     }
 
-    /// Writes the variables of a FastCGI location whose requests all run one script: those that nginx sends
-    /// for its directory, and an empty PATH_INFO.
+    /// Completes the variables of a FastCGI location that sets SCRIPT_FILENAME: DOCUMENT_ROOT, SCRIPT_NAME,
+    /// an empty PATH_INFO and REDIRECT_STATUS.
     fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
         let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
         let has = |name: &str| variables.iter().any(|(known, _)| known == name);

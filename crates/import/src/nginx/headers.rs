@@ -17,7 +17,7 @@ const EXPIRES_MAX: u64 = 315_360_000;
 enum Expires {
     Off,
     Value(String),
-    /// By media type, through a `map` of `$sent_http_content_type`.
+    /// Values by media type, through a `map` of `$sent_http_content_type`.
     Types(Vec<(String, TomlItem)>),
     Unknown(&'static str),
 }

@@ -17,7 +17,7 @@ const CONDITIONS_MAX: usize = 100;
 /// Maximum number of values of `[maps.NAME]`.
 const VALUES_MAX: usize = 10_000;
 
-/// One line of a `map` or `geo`.
+/// A line of a `map` or `geo`.
 pub(crate) struct MapLine<'d> {
     /// Key that the source has to match; `None` for `default`.
     pub(crate) key: Option<&'d str>,

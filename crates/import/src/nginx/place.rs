@@ -12,7 +12,7 @@ use crate::findings::EntryNumber;
 pub(crate) struct LocationPaths {
     /// Patterns of which one has to match; empty for every path.
     pub(crate) any: Vec<String>,
-    /// For each enclosing location, patterns of which one has to match as well.
+    /// Patterns of each enclosing location, of which one has to match as well.
     pub(crate) within: Vec<Vec<String>>,
     /// Excluded paths, which belong to other locations.
     pub(crate) except: Vec<PathException>,

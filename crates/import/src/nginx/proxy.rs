@@ -516,8 +516,9 @@ fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
     scope.all("auth_request_set").into_iter().any(is_it)
 }
 
-/// Passes encoded slashes on, as nginx does, if the decoded path cannot belong to another location: Komainu
-/// selects the route by the encoded path.
+/// Keeps encoded slashes (`encoded_slashes`), as nginx does, except in paths that belong to other locations
+/// once they are decoded: Komainu selects the route by the encoded path. Does nothing if these paths cannot
+/// be excluded.
 fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
     let Matcher::Prefix(prefix, _) = &place.matcher else { return };
     let levels = &place.scope.levels;
@@ -549,8 +550,8 @@ fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
 }
 
 /// Collects the locations of a level, and of the levels down to `place`, that nginx selects instead of it for
-/// some paths below `prefix`. Returns whether the list is complete: other locations with such paths are not
-/// selected for them.
+/// some paths below `prefix`. Returns false if there are others with such paths, nested in locations that
+/// nginx does not select for them.
 fn collect_longer<'d>(
     level: &'d [NginxDirective],
     place: &Place<'_>,

@@ -198,7 +198,7 @@ impl NginxScratch {
     }
 
     /// Returns the configuration for nginx: it runs in the foreground and writes a line to its access log for
-    /// each request, which [`NginxScratch::place`] interprets.
+    /// each request, which [`LocatedRequest::parse`](super::LocatedRequest::parse) reads.
     pub fn old_text(&mut self) -> String {
         let mut writer = NginxWriter {
             replaced: &self.replaced,

@@ -362,8 +362,8 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// Whether a server rejects the handshakes of all unknown hosts. It is not translated, because Komainu
-    /// rejects hosts without a site as well.
+    /// Whether a server rejects the handshakes of all unknown hosts. Such a server gets no site: Komainu
+    /// answers hosts without a site with 404 or 421.
     fn refuses_all(&self, server: &NginxServer<'d>) -> bool {
         let rejects = server.scope.own_one("ssl_reject_handshake");
         let Some(rejects) = rejects.filter(|_| rejects_handshakes(server)) else { return false };

@@ -119,7 +119,7 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Opt
 
 /// TLS settings of the listeners.
 struct UnitTls {
-    /// For each listener with TLS: the `tls` of sites, and comments on untranslated restrictions.
+    /// The `tls` of sites for each listener with TLS, and comments on untranslated restrictions.
     listeners: Vec<(TomlItem, Vec<String>)>,
     /// Whether there is a listener without TLS.
     answers_plainly: bool,
