@@ -148,7 +148,7 @@ pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
 /// Returns one pattern that matches any of several texts, in which `*` stands for any run of characters.
 ///
 /// # Errors
-/// The combined expression is too long.
+/// One of the texts is not a valid expression, or the combination is too large.
 pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
     let alternative = |text: &String| match text.strip_prefix('~') {
         Some(regex) => format!("(?:{})", regex.trim_start()),
