@@ -1,22 +1,22 @@
-//! Conditions of routes: what several servers ask in other words.
+//! Conditions of routes, shared by the importers of several servers.
 
 use crate::draft::{CONDITIONS, TomlItem, TomlSection};
 use crate::expressions::{path_expression, quoted};
 use config::ValuePattern;
 
-/// A header field or parameter that is there and not empty.
+/// Pattern of a header field or parameter that is present and not empty.
 const NOT_EMPTY: &str = "~ .";
-/// One that is neither empty nor `0`, which nginx takes for "no".
+/// Pattern of a value that is neither empty nor `0`, both of which are false in nginx.
 const TRUE_VALUE: &str = "~ ^([^0]|0.)";
 
-/// Conditions of a route, all of which have to be met.
+/// Conditions of a route, all of which have to be met by a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RouteCondition {
-    /// Directives of the route, each once.
+    /// Conditions as directives of the route, each at most once.
     asks: Vec<(String, TomlItem)>,
-    /// Groups of its expression, as the other server and Komainu name them.
+    /// Capture groups of the path expression: names in the original configuration and in Komainu's.
     pub(crate) groups: Vec<(String, String)>,
-    /// What differs, if anything.
+    /// Difference from the original condition, if there is one.
     pub(crate) differs: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl RouteCondition {
         Self { asks: vec![(directive.to_owned(), item)], groups: Vec::new(), differs: None }
     }
 
-    /// A condition of a header field, by `header`, or of a parameter, by `query`.
+    /// Creates a condition on a header field (`header`) or a parameter (`query`).
     pub(crate) fn of_value(directive: &str, name: &str, pattern: impl Into<String>) -> Self {
         Self::new(directive, TomlItem::Table(vec![(name.to_owned(), TomlItem::text(pattern))]))
     }
@@ -38,7 +38,7 @@ impl RouteCondition {
         Self { differs, ..self }
     }
 
-    /// The condition that none of these is met.
+    /// Returns the condition that none of these conditions is met.
     pub(crate) fn none_of(conditions: &[Self]) -> Self {
         let mut section = TomlSection::default();
         for one in conditions {
@@ -51,7 +51,7 @@ impl RouteCondition {
         Self { asks: section.entries, groups: Vec::new(), differs }
     }
 
-    /// The same condition, and that none of these is met.
+    /// Adds the condition that none of `others` is met.
     pub(crate) fn except(mut self, others: &[Self]) -> Self {
         let mut section = TomlSection { comments: Vec::new(), entries: self.asks };
         ask(&mut section, &Self::none_of(others).asks);
@@ -59,19 +59,20 @@ impl RouteCondition {
         self
     }
 
-    /// Writes them into a route, beside its own. Groups are those of their path, where it has some.
+    /// Adds the conditions to those of a route. If the condition has capture groups, its path becomes the
+    /// route's `path`, and the route's own is required by `not`, so that the groups remain available.
     pub(crate) fn write(&self, section: &mut TomlSection) {
         let own = if self.groups.is_empty() { None } else { section.remove("path") };
         ask(section, &self.asks);
         own.into_iter().for_each(|path| section.require("path", path));
     }
 
-    /// Whether every request meets it.
+    /// Whether every request meets the condition.
     pub(crate) fn is_empty(&self) -> bool {
         self.asks.is_empty()
     }
 
-    /// Whether it looks at the path, also where it excludes some.
+    /// Whether the condition depends on the path, including excluded paths.
     pub(crate) fn is_about_paths(&self) -> bool {
         fn asks(item: &TomlItem) -> bool {
             match item {
@@ -83,18 +84,18 @@ impl RouteCondition {
         asks(&TomlItem::Table(self.asks.clone()))
     }
 
-    /// The patterns that the path has to match; `None` if it may be any.
+    /// The patterns of which the path has to match one; `None` if any path matches.
     pub(crate) fn paths(&self) -> Option<&TomlItem> {
         self.asks.iter().find(|(known, _)| known == "path").map(|(_, item)| item)
     }
 
-    /// Whether both ask for the same.
+    /// Whether both conditions are equal, regardless of their groups.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.asks == other.asks
     }
 }
 
-/// Adds conditions to a route, beside those that it has.
+/// Adds conditions to those that a route has.
 pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
     for (directive, item) in asks {
         match (section.get(directive), item) {
@@ -112,7 +113,7 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
             _ => section.require(directive, item.clone()),
         }
     }
-    // Conditions stand in front of everything else.
+    // Conditions come first in a route.
     section.entries.sort_by_key(|(directive, _)| match directive.as_str() {
         "path" => 0,
         "not" => 2,
@@ -122,7 +123,8 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
     });
 }
 
-/// The condition for these methods alone: for a route GET includes HEAD.
+/// Returns the condition for exactly these methods. In routes GET implies HEAD, which is excluded unless it
+/// is listed.
 pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
     let has = |name: &str| methods.iter().any(|one| one == name);
     let is_without_head = has("GET") && !has("HEAD");
@@ -133,7 +135,7 @@ pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
     }
 }
 
-/// A text as the pattern of a value that is the same, in any case of letters if `ignores_case`.
+/// Returns a pattern that matches exactly `text`, regardless of case if `ignores_case` is set.
 pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
     let has_case = text.contains(|c: char| c.is_ascii_alphabetic());
     match (ignores_case && has_case, text.contains('*') || text.starts_with(['~', '!'])) {
@@ -143,10 +145,10 @@ pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
     }
 }
 
-/// One pattern for several texts, in which `*` stands for any run of characters.
+/// Returns one pattern that matches any of several texts, in which `*` stands for any run of characters.
 ///
 /// # Errors
-/// Where they are too long for one expression.
+/// One of the texts is not a valid expression, or the combination is too large.
 pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
     let alternative = |text: &String| match text.strip_prefix('~') {
         Some(regex) => format!("(?:{})", regex.trim_start()),
@@ -156,11 +158,12 @@ pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
     path_expression(&all.join("|"), false).map(|found| found.pattern)
 }
 
-/// Conditions for the value of a header field or parameter, any of which is enough, as nginx compares it: one that is not there is
-/// empty. `operator` is `=`, `~`, `~*`, or nothing for a value that is neither empty nor `0`.
+/// Returns the conditions for the value of a header field or parameter, one of which has to be met. As in
+/// nginx, an absent value is empty. `operator` is `=`, `~`, `~*`, or empty for a value that is neither empty
+/// nor `0`.
 ///
 /// # Errors
-/// Why no pattern can be the expression.
+/// The reason why the expression cannot be a pattern.
 pub(crate) fn value_conditions(
     directive: &str,
     name: &str,
@@ -182,23 +185,24 @@ pub(crate) fn value_conditions(
     })
 }
 
-/// The condition for a cookie with this value, in which `*` stands for any run of characters.
+/// Returns the condition for a cookie with this value, in which `*` stands for any run of characters.
 pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
     let value = quoted(value).replace("\\*", "[^;]*");
     RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={value}(;|$)", quoted(name)))
 }
 
-/// The condition for a cookie whose value, and what follows it in the field of all cookies, matches `rest`. nginx finds the name in any
-/// case of letters, also behind a comma and before blanks.
+/// Returns the condition for a cookie whose value, followed by the rest of the `Cookie` field, matches
+/// `rest`. Like nginx, the pattern finds the name regardless of case, after a comma and before blanks.
 pub(crate) fn of_cookie(name: &str, rest: &str) -> RouteCondition {
     RouteCondition::of_value("header", "Cookie", format!("~ (^|[;,] *)(?i:{}) *= *{rest}", quoted(name)))
 }
 
-/// The conditions for a cookie as nginx compares it: one that is not there is empty. The field has all cookies, so the value is found
-/// within it. `operator` is `=`, `~`, `~*`, or nothing for a value that is neither empty nor `0`.
+/// Returns the conditions for a cookie, compared as in nginx, where an absent cookie is empty. The `Cookie`
+/// field holds all cookies, so the pattern searches for the value within it. `operator` is `=`, `~`, `~*`, or
+/// empty for a value that is neither empty nor `0`.
 ///
 /// # Errors
-/// Expressions for which there is no pattern of the whole field.
+/// The expression cannot be converted to a pattern of the whole field.
 pub(crate) fn cookie_conditions(
     name: &str,
     operator: &str,
@@ -216,12 +220,13 @@ pub(crate) fn cookie_conditions(
     })
 }
 
-/// Closes the paths of a route whose condition cannot be written: what a server refused must not be open here.
+/// Makes a route answer 403 because its condition cannot be translated: requests that the original server
+/// refused must not be allowed.
 pub(crate) fn close(section: &mut TomlSection, check: String) {
     section.close(check);
 }
 
-/// Whether a route was closed so.
+/// Whether a route was closed by [`close`].
 pub(crate) fn is_closed(section: &TomlSection) -> bool {
     section.is_closed()
 }

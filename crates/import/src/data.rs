@@ -1,13 +1,13 @@
-//! Data with lines: what JSON and YAML say, each value with its place.
+//! Values of JSON and YAML with their line numbers.
 
 use crate::findings::{EntryNumber, ImportError, ImportLedger};
 
-/// Values within values.
+/// Maximum nesting depth of values.
 pub(crate) const DEPTH_MAX: usize = 64;
-/// Values of one file.
+/// Maximum number of values in one file.
 pub(crate) const VALUES_MAX: usize = 200_000;
 
-/// Comments above one route.
+/// Maximum number of comments above one route.
 const OPEN_ENDS_MAX: usize = 8;
 
 /// A value of JSON or YAML.
@@ -21,12 +21,13 @@ pub(crate) enum Datum {
     Table(Vec<(String, DatumAt)>),
 }
 
-/// A value and its line.
+/// A value and its line number.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DatumAt {
     pub(crate) line: usize,
     pub(crate) datum: Datum,
-    /// Its number in the report, if it is a value of its own there: all but tables, and lists of tables.
+    /// Number of the value in the report; `None` for tables and lists of tables, whose members have entries
+    /// of their own.
     pub(crate) entry: Option<EntryNumber>,
 }
 
@@ -35,12 +36,12 @@ impl DatumAt {
         Self { line, datum, entry: None }
     }
 
-    /// What stands under this key of a table.
+    /// Returns the value of this key if the value is a table that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&DatumAt> {
         self.entries().iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// What stands at the end of this path of keys.
+    /// Returns the value at this path of keys.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&DatumAt> {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
@@ -67,7 +68,7 @@ impl DatumAt {
         }
     }
 
-    /// A text, or a number as it was written.
+    /// Returns a text, or a number as it was written.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.datum {
             Datum::Text(text) | Datum::Number(text) => Some(text),
@@ -75,7 +76,7 @@ impl DatumAt {
         }
     }
 
-    /// The texts of a list, or the one text.
+    /// Returns the texts of a list, or the single text.
     pub(crate) fn texts(&self) -> Vec<String> {
         self.each().into_iter().filter_map(|one| one.text().map(str::to_owned)).collect()
     }
@@ -93,7 +94,7 @@ impl DatumAt {
         }
     }
 
-    /// Gives each value a number in the report, under the path that leads to it.
+    /// Enters each value in the report under the path that leads to it.
     pub(crate) fn enter(&mut self, ledger: &ImportLedger, file: &str, path: &str) {
         let line = self.line;
         match &mut self.datum {
@@ -126,33 +127,33 @@ impl DatumAt {
         }
     }
 
-    /// What is above a route for the values in it that are not possible.
+    /// Comments above a route for the values within this one that cannot be translated.
     pub(crate) fn open_ends(&self, ledger: &ImportLedger) -> Vec<String> {
         let mut all = Vec::new();
         self.numbers(&mut all);
         all.into_iter().filter_map(|entry| ledger.open_end(entry)).take(OPEN_ENDS_MAX).collect()
     }
 
-    /// All values in it: they mean the same here.
+    /// Marks all values within this one as translated.
     pub(crate) fn translated(&self, ledger: &ImportLedger) {
         self.needless(ledger, "");
     }
 
-    /// All values in it: nothing has to be written for them.
+    /// Marks all values within this one as not needed.
     pub(crate) fn needless(&self, ledger: &ImportLedger, reason: &str) {
         let mut all = Vec::new();
         self.numbers(&mut all);
         all.into_iter().for_each(|entry| ledger.needless(entry, reason));
     }
 
-    /// All values in it: they were translated, and this differs.
+    /// Marks all values within this one as translated with a difference.
     pub(crate) fn differs(&self, ledger: &ImportLedger, reason: &str) {
         let mut all = Vec::new();
         self.numbers(&mut all);
         all.into_iter().for_each(|entry| ledger.differs(entry, reason));
     }
 
-    /// All values in it that nothing was reported of: there is nothing here that does it.
+    /// Marks all values within this one that have no verdict as not possible.
     pub(crate) fn impossible(&self, ledger: &ImportLedger, reason: &str) {
         let mut all = Vec::new();
         self.numbers(&mut all);
@@ -184,10 +185,10 @@ struct JsonReader<'a> {
     values: usize,
 }
 
-/// Reads JSON, with comments as Unit allows them.
+/// Parses JSON; comments are allowed as in Unit.
 ///
 /// # Errors
-/// Where it is no JSON, is nested too deeply or has too many values.
+/// The text is not JSON, is nested too deeply, or has too many values.
 pub(crate) fn json(file: &str, text: &str) -> Result<DatumAt, ImportError> {
     let mut reader =
         JsonReader { file, text: text.trim_start_matches('\u{feff}'), at: 0, line: 1, values: 0 };
@@ -362,16 +363,16 @@ impl JsonReader<'_> {
     }
 }
 
-/// Bytes of a file.
+/// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The flag of `open(2)` on Linux, of every architecture that Komainu runs on.
+/// `O_NONBLOCK` of `open(2)`, which has this value on all supported architectures of Linux.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// Opens a file to read it, without waiting for somebody who writes into a FIFO.
+/// Opens a file for reading, without blocking on a FIFO that has no writer.
 ///
 /// # Errors
-/// What keeps it from being opened, or that it is no regular file.
+/// The file cannot be opened or is not a regular file.
 pub fn open(path: &std::path::Path) -> Result<std::fs::File, String> {
     use std::os::unix::fs::OpenOptionsExt;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
@@ -382,10 +383,10 @@ pub fn open(path: &std::path::Path) -> Result<std::fs::File, String> {
     }
 }
 
-/// The text of a file, and its name without its folder.
+/// Reads a file; returns its name without the directory, and its text.
 ///
 /// # Errors
-/// A file that cannot be read, is too long, or is not UTF-8.
+/// The file cannot be read, is too long, or is not UTF-8.
 pub(crate) fn read(path: &std::path::Path) -> Result<(String, String), ImportError> {
     use std::io::Read;
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

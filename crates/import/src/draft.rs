@@ -1,9 +1,9 @@
-//! The configuration that is being written: sites, routes and tables with comments, and their text.
+//! The generated configuration: sites, routes and tables with comments, and its text.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// A value of TOML.
+/// A TOML value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TomlItem {
     Text(String),
@@ -18,7 +18,7 @@ impl TomlItem {
         Self::Text(text.into())
     }
 
-    /// The text, where it is one.
+    /// The text, if the item is a text.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -31,7 +31,7 @@ impl TomlItem {
         Self::List(texts.iter().map(|text| Self::text(*text)).collect())
     }
 
-    /// One text as it is, several as a list.
+    /// A single text as [`TomlItem::Text`], any other number as a list.
     pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
         let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();
         match items.len() {
@@ -80,7 +80,7 @@ impl TomlItem {
 
 fn quote(text: &str, out: &mut String) {
     if text.contains('\\') && !text.contains('\'') && !text.contains(char::is_control) {
-        // A regular expression is easier to read so.
+        // Literal strings keep regular expressions readable.
         out.extend(["'", text, "'"]);
         return;
     }
@@ -115,12 +115,12 @@ pub(crate) struct TomlSection {
     pub(crate) entries: Vec<(String, TomlItem)>,
 }
 
-/// What stands above a route that refuses more than the other server did.
+/// Comment above a route that refuses more requests than the original server did.
 const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
-/// Routes that share a snippet, and characters of what they share.
+/// Minimum number of routes, and minimum length of the shared value, for moving it to a snippet.
 const SHARED_MIN: usize = 3;
 const SHARED_LENGTH_MIN: usize = 60;
-/// A line longer than this is broken where that is possible.
+/// Maximum line length: longer lines are broken where possible.
 const COLUMNS: usize = 110;
 
 impl TomlSection {
@@ -144,7 +144,7 @@ impl TomlSection {
         Some(self.entries.remove(at).1)
     }
 
-    /// Sets a key of the table that stands under `table`.
+    /// Sets a key of the inline table `table`, which is created if necessary.
     pub(crate) fn set_in(&mut self, table: &str, key: &str, item: TomlItem) {
         if !matches!(self.get(table), Some(TomlItem::Table(_))) {
             self.set(table, TomlItem::Table(Vec::new()));
@@ -159,14 +159,14 @@ impl TomlSection {
         }
     }
 
-    /// Keeps keys of the table that stands under `table`.
+    /// Removes the keys of the inline table `table` for which `keeps` returns false.
     pub(crate) fn retain_in(&mut self, table: &str, keeps: impl Fn(&str) -> bool) {
         if let Some((_, TomlItem::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table) {
             entries.retain(|(key, _)| keeps(key));
         }
     }
 
-    /// Adds conditions to `not`: the route is not for requests that meet them all.
+    /// Adds conditions to `not`: the route does not match requests that meet all of them.
     pub(crate) fn exclude(&mut self, conditions: TomlItem) {
         let all = match self.remove("not") {
             None => conditions,
@@ -179,13 +179,14 @@ impl TomlSection {
         self.set("not", all);
     }
 
-    /// Asks for a condition although the route may ask for another one of its kind: requests that do not meet it are excluded.
+    /// Adds a condition even if the route already has another one of this kind, by excluding requests that do
+    /// not meet it.
     pub(crate) fn require(&mut self, directive: &str, item: TomlItem) {
         let condition = TomlItem::Table(vec![(directive.to_owned(), item)]);
         self.exclude(TomlItem::Table(vec![("not".to_owned(), condition)]));
     }
 
-    /// Adds a comment, once.
+    /// Adds a comment unless the section has it already.
     pub(crate) fn comment(&mut self, text: impl Into<String>) {
         let text = text.into().replace(['\n', '\r'], " ");
         if !self.comments.contains(&text) {
@@ -193,7 +194,8 @@ impl TomlSection {
         }
     }
 
-    /// Closes the paths of a route for which something cannot be written: what a server refused must not be open here.
+    /// Makes a route answer 403 because one of its conditions cannot be translated: requests that the
+    /// original server refused must not be allowed.
     pub(crate) fn close(&mut self, check: String) {
         self.comment(check);
         self.comment(CLOSED);
@@ -201,7 +203,7 @@ impl TomlSection {
         self.set("respond", TomlItem::Number(403));
     }
 
-    /// Whether a route was closed so.
+    /// Whether the route was closed by [`close`](Self::close).
     pub(crate) fn is_closed(&self) -> bool {
         self.comments.iter().any(|comment| comment == CLOSED)
     }
@@ -246,7 +248,8 @@ fn write_list(name: &str, items: &[TomlItem], out: &mut String) {
     out.push_str("]\n");
 }
 
-/// A comment, in lines of a readable length. TOML has no control characters in comments, which may quote the source.
+/// Writes a comment in lines of at most `COLUMNS` characters. Control characters, which TOML forbids in
+/// comments and which the quoted source may contain, are replaced.
 fn wrapped(text: &str, out: &mut String) {
     let mut line = String::from("#");
     for word in text.split_whitespace() {
@@ -267,23 +270,23 @@ pub(crate) struct SiteDraft {
     pub(crate) routes: Vec<TomlSection>,
 }
 
-/// What every route of a site may have, and the site itself, with the same meaning.
+/// Directives that have the same meaning in a route and in its site.
 const OF_SITES: [&str; 9] =
     ["response_headers", "compress", "cache", "limits", "timeouts", "limit", "auth", "allow", "deny"];
-/// What every site may have, and the file's top level.
+/// Directives that have the same meaning in a site and at the top level.
 const OF_ALL: [&str; 5] = ["response_headers", "compress", "limits", "error_pages", "logs"];
 
-/// Whether a route changes the path, and another one answers.
+/// Whether a route only rewrites the path and leaves the response to another route.
 pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
     const ACTIONS: [&str; 7] = ["files", "proxy", "php", "app", "redirect", "respond", "cgi"];
     route.get("rewrite").is_some() && ACTIONS.iter().all(|action| route.get(action).is_none())
 }
 
-/// The directives that are conditions of routes.
+/// Directives that are conditions of routes.
 pub(crate) const CONDITIONS: [&str; 9] =
     ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
 
-/// The items of a list, or the one item.
+/// The items of a list, or the single item.
 fn items(item: Option<&TomlItem>) -> &[TomlItem] {
     match item {
         None => &[],
@@ -292,7 +295,7 @@ fn items(item: Option<&TomlItem>) -> &[TomlItem] {
     }
 }
 
-/// Whether a route is for all requests that another one is for, where that is easy to see.
+/// Whether `one` matches every request that `other` matches. May return false negatives.
 fn covers(one: &TomlSection, other: &TomlSection) -> bool {
     let has_path = |path: &TomlItem| {
         items(one.get("path")).iter().any(|own| {
@@ -313,7 +316,7 @@ fn covers(one: &TomlSection, other: &TomlSection) -> bool {
 }
 
 impl SiteDraft {
-    /// Leaves out routes that never answer, as one before them is for all of their requests.
+    /// Removes routes that are never reached because an earlier route matches all of their requests.
     fn drop_covered(&mut self) {
         let mut before: Vec<TomlSection> = Vec::new();
         self.routes.retain(|route| {
@@ -325,7 +328,7 @@ impl SiteDraft {
         });
     }
 
-    /// Refuses all requests of the site, which something guarded that cannot be written.
+    /// Refuses all requests of a site whose access check cannot be translated.
     pub(crate) fn close(&mut self, check: String) {
         if let Some(first) =
             self.routes.first_mut().filter(|route| route.is_closed() && route.entries.len() == 1)
@@ -338,15 +341,16 @@ impl SiteDraft {
         self.routes.insert(0, route);
     }
 
-    /// Moves to the site what all its routes have.
+    /// Moves directives that all routes of the site share to the site.
     pub(crate) fn gather(&mut self) {
         self.drop_covered();
         if self.section.get("error_pages").is_none() {
-            // Without pages it has no effect.
+            // `intercept_errors` has no effect without `error_pages`.
             self.routes.iter_mut().for_each(|route| drop(route.remove("intercept_errors")));
         }
         for key in OF_SITES {
-            // What has no effect on a redirect may count for it too.
+            // These directives have no effect on redirects, rewrites and refusals, so such routes may inherit
+            // them.
             let is_without = |route: &TomlSection| {
                 matches!(key, "compress" | "cache" | "limits" | "timeouts")
                     && (route.get("redirect").is_some() || only_rewrites(route) || route.is_closed())
@@ -366,18 +370,18 @@ impl SiteDraft {
     }
 }
 
-/// A whole configuration.
+/// A complete configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) top: TomlSection,
-    /// Tables with their path, such as `upstreams.app`.
+    /// Tables and their paths, such as `upstreams.app`.
     pub(crate) tables: Vec<(String, TomlSection)>,
     pub(crate) sites: Vec<SiteDraft>,
     pub(crate) streams: Vec<TomlSection>,
 }
 
 impl Draft {
-    /// The table at this path, made where it is not there.
+    /// Returns the table at this path, which is created if necessary.
     pub(crate) fn table(&mut self, path: &str) -> &mut TomlSection {
         let at = match self.tables.iter().position(|(name, _)| name == path) {
             Some(at) => at,
@@ -389,7 +393,7 @@ impl Draft {
         &mut self.tables[at].1
     }
 
-    /// Moves to the top of the file what all sites have.
+    /// Moves directives that all sites share to the top level.
     pub(crate) fn gather(&mut self) {
         self.sites.iter_mut().for_each(SiteDraft::gather);
         for key in OF_ALL {
@@ -439,7 +443,7 @@ impl Draft {
         }
     }
 
-    /// The text of the file.
+    /// Returns the text of the configuration file.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         self.top.write("", "", &mut out);
@@ -454,7 +458,8 @@ impl Draft {
                 out.push('\n');
                 let is_behind = |before: &TomlSection| before.is_closed() && covers(before, route);
                 if site.routes[..at].iter().any(is_behind) {
-                    // It never answers, and is what the closed route is to be replaced with.
+                    // The route is never reached; it is kept as a comment because it is to replace the closed
+                    // route.
                     let mut text = String::new();
                     route.write("[[site.route]]", "site.route", &mut text);
                     out.push_str("# Not reached, because the route above is closed:\n");
@@ -474,7 +479,7 @@ impl Draft {
     }
 }
 
-/// The key of a table, quoted where it has to be.
+/// The path of a table, with its last key quoted if necessary.
 pub(crate) fn table_path(first: &str, name: &str) -> String {
     let mut out = format!("{first}.");
     write_key(name, &mut out);

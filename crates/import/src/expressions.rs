@@ -1,26 +1,28 @@
-//! Regular expressions of other servers as those of Komainu's paths, which are searched for in linear time.
+//! Conversion of other servers' regular expressions to those of Komainu's paths, which are matched in linear
+//! time.
 
 use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_text, regex_tokens};
 use config::PathPattern;
 
-/// Words that an expression may exclude by looking ahead.
+/// Maximum number of words that a negative lookahead may exclude.
 const EXCLUDED_MAX: usize = 16;
-/// What may follow a look ahead that is written without it: nothing that depends on how much it read.
+/// Expressions that may follow a lookahead that is to be rewritten: none depends on how much the rewritten
+/// part has consumed.
 const RESTS: [&str; 6] = ["", "$", ".*", ".*$", "(.*)", "(.*)$"];
 
-/// A regular expression as a path of a route.
+/// A regular expression as the path of a route.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PathExpression {
-    /// The path, with the `~` at its front.
+    /// The path, including the `~` at its beginning.
     pub(crate) pattern: String,
-    /// The names of its groups, as the other server has them and as they are here.
+    /// Names of the groups in the original configuration and in Komainu's.
     pub(crate) groups: Vec<(String, String)>,
 }
 
-/// The path of a route for a regular expression.
+/// Converts a regular expression to the path of a route.
 ///
 /// # Errors
-/// Why it cannot be one.
+/// The reason why the expression cannot be converted.
 pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, String> {
     let plain = without_look_ahead(&regex_tokens(regex))?;
     let tokens = regex_tokens(&plain);
@@ -38,17 +40,18 @@ pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExp
     Ok(PathExpression { pattern, groups })
 }
 
-/// Whether a path of a route matches a path.
+/// Whether the path pattern of a route matches `path`.
 pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
     PathPattern::parse(pattern).is_ok_and(|pattern| pattern.matches(path.as_bytes()))
 }
 
-/// Whether a pattern of paths, also an expression, matches none that does not begin with `prefix`; false where that is not easy to see.
+/// Whether all paths that a pattern or expression matches begin with `prefix`. Returns false if this cannot
+/// be determined.
 pub(crate) fn implies_prefix(pattern: &str, prefix: &str) -> bool {
     literal_start(pattern).starts_with(prefix)
 }
 
-/// How all paths begin that a pattern matches, also an expression.
+/// Returns the common beginning of all paths that a pattern or expression matches.
 pub(crate) fn literal_start(pattern: &str) -> String {
     let Some(regex) = pattern.strip_prefix('~') else {
         return pattern.split('*').next().unwrap_or_default().to_owned();
@@ -65,7 +68,7 @@ pub(crate) fn literal_start(pattern: &str) -> String {
         match token.literal() {
             Some(c) => start.push(c),
             None => {
-                // The character before it may not be there.
+                // The quantifier makes the preceding character optional.
                 if token.kind == RegexTokenKind::Quantifier && !token.text.starts_with('+') {
                     start.pop();
                 }
@@ -76,7 +79,7 @@ pub(crate) fn literal_start(pattern: &str) -> String {
     start
 }
 
-/// A text as an expression that matches it.
+/// Escapes a text so that it matches itself in an expression.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -88,7 +91,7 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// Whether it has alternatives outside of groups.
+/// Whether the expression has alternatives outside of groups.
 pub(crate) fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
     let mut depth = 0_usize;
     tokens.iter().any(|token| {
@@ -101,8 +104,9 @@ pub(crate) fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
     })
 }
 
-/// The text for this engine: names of groups that are variables here get a `_` at their end, and `\<`, which is a start of a word here,
-/// is a character.
+/// Returns the expression for this engine and the renamed groups (old, new): groups with the names of
+/// variables get a `_` at their end, and `\<`, which matches the start of a word in this engine, becomes a
+/// literal character.
 fn renamed_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) {
     let mut out = String::new();
     let mut renamed = Vec::new();
@@ -123,7 +127,8 @@ fn renamed_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) 
     (out, renamed)
 }
 
-/// Refuses what this engine reads in another way than PCRE does; it refuses itself what it does not know.
+/// Refuses syntax that this engine accepts with another meaning than PCRE. The engine itself refuses unknown
+/// syntax.
 fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), String> {
     for (at, token) in tokens.iter().enumerate() {
         let is_repeated = tokens.get(at + 1).is_some_and(|next| next.kind == RegexTokenKind::Quantifier);
@@ -149,7 +154,7 @@ fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Set operations within classes (`[a-z&&[^b]]`) are those of this engine alone.
+/// Refuses classes that this engine would read as set operations (`[a-z&&[^b]]`), which PCRE does not have.
 fn refuse_set_operations(class: &str) -> Result<(), String> {
     let inner = class.trim_start_matches('[').trim_start_matches('^');
     let mut before = ' ';
@@ -174,7 +179,7 @@ fn refuse_set_operations(class: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The same expression without a `(?!…)` at its end: what it excludes is written letter by letter.
+/// Replaces a `(?!…)` at the end of an expression by an equivalent expression of character classes.
 fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
     let Some(at) = tokens.iter().position(RegexToken::looks_around) else { return Ok(regex_text(tokens)) };
     let refused = || {
@@ -191,7 +196,7 @@ fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
     let words: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
     let other = other_than(&words).ok_or_else(refused)?;
     let head = regex_text(&tokens[..at]);
-    // Nothing that follows excludes a path.
+    // The rest matches everything.
     let rest = if matches!(rest, ".*" | ".*$") { "" } else { rest };
     Ok(match rest.strip_prefix('(') {
         Some(rest) => format!("{head}({other}{rest}"),
@@ -199,15 +204,16 @@ fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
     })
 }
 
-/// A path of a route that matches all paths that the expression matches, and perhaps more: for refusals, which may be broader than they
-/// were, never narrower.
+/// Returns a path pattern that matches at least the paths that the expression matches. Used for refusals,
+/// which may be broader than the original but never narrower.
 pub(crate) fn wider_expression(regex: &str, ignores_case: bool) -> String {
     let everything = || "*".to_owned();
     let Some(plain) = without_look_around(regex) else { return everything() };
     path_expression(&plain, ignores_case).map_or_else(|_| everything(), |found| found.pattern)
 }
 
-/// An expression of backtracking engines without what they alone have, which matches the same and more.
+/// Removes syntax that only backtracking engines support; the result matches at least as much. Returns `None`
+/// if an assertion is unbalanced or has a quantifier.
 fn without_look_around(regex: &str) -> Option<String> {
     let tokens = regex_tokens(regex);
     let mut out = String::new();
@@ -227,7 +233,7 @@ fn without_look_around(regex: &str) -> Option<String> {
             "(?>" | "(?|" => "(?:",
             r"\K" => "",
             text if token.kind == RegexTokenKind::Setting && text.starts_with("(?#") => "",
-            // What a group has matched may be anything, and so may an octal character.
+            // Backreferences and octal characters may match anything.
             _ if refers => ".*",
             text if token.is_possessive() => &text[..text.len() - 1],
             text => text,
@@ -236,7 +242,7 @@ fn without_look_around(regex: &str) -> Option<String> {
     Some(out)
 }
 
-/// The place of the token that closes the group which one opens.
+/// Returns the index of the token that closes the group opened at `open`.
 fn closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().enumerate().skip(open).find_map(|(at, token)| {
@@ -249,7 +255,7 @@ fn closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
     })
 }
 
-/// The words of alternatives without anything else in them.
+/// Returns the alternatives of an expression if all of them are literal words.
 fn words(text: &str) -> Option<Vec<Vec<char>>> {
     let text = text.strip_suffix(".*").unwrap_or(text);
     let inner = text
@@ -274,7 +280,8 @@ fn words(text: &str) -> Option<Vec<Vec<char>>> {
     (all.len() <= EXCLUDED_MAX && all.iter().all(|word| !word.is_empty())).then_some(all)
 }
 
-/// An expression for what begins with none of the words; none where nothing does.
+/// Returns an expression for texts that begin with none of the words; `None` if a word is empty, because
+/// every text begins with it.
 pub(crate) fn other_than(words: &[&[char]]) -> Option<String> {
     if words.iter().any(|word| word.is_empty()) {
         return None;

@@ -1,31 +1,31 @@
-//! What became of each directive of a foreign configuration.
+//! Outcome of each directive of a foreign configuration.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 
-/// What became of a directive.
+/// Outcome of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImportVerdict {
-    /// It means the same here, or is not needed here.
+    /// Translated without a difference, or not needed.
     Translated,
-    /// Something differs, which the remark says.
+    /// Translated with a difference that the remark describes.
     Differs,
-    /// There is nothing here that does it; the remark says what to do instead.
+    /// No equivalent in Komainu; the remark describes the alternative.
     Impossible,
 }
 
-/// One directive of the source, and what became of it.
+/// A directive of the source and its outcome.
 #[derive(Debug, Clone)]
 pub struct Remark {
-    /// The file that it stands in.
+    /// File of the directive.
     pub file: String,
-    /// Its line, from 1.
+    /// Line of the directive, from 1.
     pub line: usize,
     /// The directive, shortened.
     pub directive: String,
-    /// What became of it.
+    /// Outcome of the directive.
     pub verdict: ImportVerdict,
-    /// Why, in sentences without a full stop. May be empty for what is translated.
+    /// Reasons, sentences without a full stop. May be empty for translated directives.
     pub reasons: Vec<String>,
 }
 
@@ -41,14 +41,15 @@ impl fmt::Display for Remark {
 pub struct Imported {
     /// The text of `komainu.toml`.
     pub toml: String,
-    /// Each directive of the source, in the order in which they were read.
+    /// Directives of the source, in the order in which they were read.
     pub remarks: Vec<Remark>,
-    /// What differs between the servers whatever the source says.
+    /// Differences between the servers that do not depend on the source.
     pub general: Vec<String>,
 }
 
 impl Imported {
-    /// The report for people: what is not possible first, then what differs, then what was translated.
+    /// The report for the user: directives without a translation first, then those translated with a
+    /// difference, then the others.
     pub fn report(&self) -> String {
         let mut out = String::new();
         let parts = [
@@ -73,20 +74,20 @@ impl Imported {
         out
     }
 
-    /// How many directives had this outcome.
+    /// Returns the number of directives with this outcome.
     pub fn count(&self, verdict: ImportVerdict) -> usize {
         self.remarks.iter().filter(|remark| remark.verdict == verdict).count()
     }
 }
 
-/// Why nothing was translated: a file that cannot be read, or is not what it was taken for.
+/// The reason why nothing was translated: a file cannot be read or is not of the expected kind.
 #[derive(Debug, Clone)]
 pub struct ImportError {
     /// The file, or empty.
     pub file: String,
-    /// The line, from 1; 0 where it has none.
+    /// The line, from 1; 0 if the error does not refer to a line.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
@@ -120,17 +121,18 @@ struct LedgerItem {
     reasons: Vec<String>,
 }
 
-/// Every directive that was read, with what became of it. What nobody reports is not possible: nothing is lost.
+/// Every directive that was read, with its outcome. A directive without one is reported as not possible, so
+/// none is lost.
 #[derive(Debug, Default)]
 pub(crate) struct ImportLedger(RefCell<Vec<LedgerItem>>);
 
-/// What is said of a directive that nobody has read.
+/// Remark for a directive without an outcome.
 const UNREAD: &str = "nothing was made of this: write by hand what it is for";
-/// Characters of a directive in a report.
+/// Maximum number of characters of a directive in a report.
 const SHOWN_MAX: usize = 100;
 
 impl ImportLedger {
-    /// Notes a directive that was read.
+    /// Adds a directive that was read.
     pub(crate) fn enter(&self, file: &str, line: usize, directive: &str) -> EntryNumber {
         let mut items = self.0.borrow_mut();
         let mut shown: String = directive.chars().take(SHOWN_MAX).collect();
@@ -157,12 +159,12 @@ impl ImportLedger {
         }
     }
 
-    /// It means the same here.
+    /// Marks a directive as translated without a difference.
     pub(crate) fn translated(&self, entry: EntryNumber) {
         self.set(entry, ImportVerdict::Translated, "");
     }
 
-    /// Nothing has to be written for it, unless something else was said of it before.
+    /// Marks a directive as not needed, unless it has another verdict already.
     pub(crate) fn needless(&self, entry: EntryNumber, reason: &str) {
         let is_judged =
             self.0.borrow().get(entry).is_some_and(|item| item.verdict > Some(ImportVerdict::Translated));
@@ -171,45 +173,45 @@ impl ImportLedger {
         }
     }
 
-    /// The place of what is above a route: `CHECK FILE:LINE: TEXT.`
+    /// Formats the comment above a route: `CHECK FILE:LINE: TEXT.`
     pub(crate) fn check(&self, line: usize, text: &str) -> String {
         let items = self.0.borrow();
         let file = items.first().map_or("", |item| item.file.as_str());
         format!("CHECK {file}:{line}: {text}.")
     }
 
-    /// It was translated, and this differs.
+    /// Marks a directive as translated with a difference.
     pub(crate) fn differs(&self, entry: EntryNumber, reason: impl AsRef<str>) {
         self.set(entry, ImportVerdict::Differs, reason.as_ref());
     }
 
-    /// It cannot be translated: why, and what to do instead.
+    /// Marks a directive as not possible; `reason` says why and names the alternative.
     pub(crate) fn impossible(&self, entry: EntryNumber, reason: impl AsRef<str>) {
         self.set(entry, ImportVerdict::Impossible, reason.as_ref());
     }
 
-    /// Whether something was reported of it.
+    /// Whether the directive has a verdict.
     pub(crate) fn is_marked(&self, entry: EntryNumber) -> bool {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict.is_some())
     }
 
-    /// Whether it was reported as not possible.
+    /// Whether the directive was reported as not possible.
     pub(crate) fn is_impossible(&self, entry: EntryNumber) -> bool {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict == Some(ImportVerdict::Impossible))
     }
 
-    /// Those of which nothing was made.
+    /// Directives without a verdict.
     pub(crate) fn unread(&self) -> Vec<EntryNumber> {
         let items = self.0.borrow();
         (0..items.len()).filter(|entry| items[*entry].verdict.is_none()).collect()
     }
 
-    /// Nothing is made of it.
+    /// Marks a directive as not translated.
     pub(crate) fn mark_unread(&self, entry: EntryNumber) {
         self.impossible(entry, UNREAD);
     }
 
-    /// What a human has to do about it, if it is not possible.
+    /// The comment that asks the user to translate the directive by hand, if it is not possible.
     pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
         let items = self.0.borrow();
         let item = items.get(entry).filter(|item| item.verdict == Some(ImportVerdict::Impossible))?;
@@ -217,7 +219,7 @@ impl ImportLedger {
         Some(format!("CHECK {}:{}: `{}`: {reason}.", item.file, item.line, item.directive))
     }
 
-    /// All of them, in the order in which they were read.
+    /// Remarks on all directives, in the order in which they were read.
     pub(crate) fn into_remarks(self) -> Vec<Remark> {
         let remark = |item: LedgerItem| {
             let unread = item.verdict.is_none();

@@ -1,30 +1,30 @@
-//! Whose configuration a file is, by its text.
+//! Detects the server to which a configuration file belongs.
 
 use std::path::Path;
 
 /// A server whose configuration can be translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportKind {
-    /// nginx.conf, or a part of it.
+    /// nginx: an nginx.conf, or a part of it.
     Nginx,
-    /// The JSON of NGINX Unit.
+    /// NGINX Unit: JSON.
     Unit,
-    /// The JSON of Caddy, or a Caddyfile.
+    /// Caddy: JSON or a Caddyfile.
     Caddy,
-    /// Ingresses of Kubernetes, in YAML or JSON.
+    /// Kubernetes: Ingress resources, in YAML or JSON.
     Ingress,
-    /// A gunicorn.conf.py, or a command.
+    /// Gunicorn: a gunicorn.conf.py, or a command.
     Gunicorn,
-    /// A config/puma.rb, or a command.
+    /// Puma: a config/puma.rb, or a command.
     Puma,
-    /// A command.
+    /// Starman: a command.
     Starman,
-    /// A Passengerfile.json.
+    /// Passenger: a Passengerfile.json.
     Passenger,
 }
 
 impl ImportKind {
-    /// All of them, with their names.
+    /// All kinds with their names.
     pub const ALL: [(&'static str, Self); 8] = [
         ("nginx", Self::Nginx),
         ("unit", Self::Unit),
@@ -36,12 +36,12 @@ impl ImportKind {
         ("passenger", Self::Passenger),
     ];
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// The kind of a file, by its name and its text.
+    /// Guesses the kind of a file from its name and its text.
     pub fn guess(path: &Path, text: &str) -> Option<Self> {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -92,16 +92,17 @@ impl ImportKind {
     }
 }
 
-/// A server whose configuration is not translated, with the page that shows how it is written here.
+/// A server whose configuration cannot be translated, with the page of the documentation that shows the
+/// equivalents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByHand {
-    /// The server.
+    /// Name of the server.
     pub server: &'static str,
-    /// The page of the documents.
+    /// Page of the documentation.
     pub page: &'static str,
     /// Names of the server and its program, in lower case.
     names: &'static [&'static str],
-    /// Beginnings of lines, in lower case, that only its configuration has.
+    /// Line beginnings, in lower case, that are specific to its configuration.
     lines: &'static [&'static str],
 }
 
@@ -136,23 +137,24 @@ impl ByHand {
         },
     ];
 
-    /// The server of this name.
+    /// Returns the server with this name.
     pub fn of(name: &str) -> Option<ByHand> {
         let name = name.to_lowercase();
         ByHand::ALL.into_iter().find(|one| one.names.contains(&name.as_str()))
     }
 
-    /// The server whose file this is, by its text.
+    /// Guesses the server from the text of its configuration.
     pub fn guess(text: &str) -> Option<ByHand> {
         let lines: Vec<String> = text.lines().map(|line| line.trim_start().to_lowercase()).collect();
-        // A backend of Varnish is a line of HAProxy too: the last of the list is the most particular.
+        // `backend` begins lines of both Varnish and HAProxy: the last entry is the most specific, so search
+        // in reverse.
         let has =
             |one: &ByHand| lines.iter().any(|line| one.lines.iter().any(|start| line.starts_with(start)));
         ByHand::ALL.into_iter().rev().find(has)
     }
 }
 
-/// A block that nginx has, or a directive that ends with a semicolon.
+/// Whether the text contains a block of nginx and a directive that ends with a semicolon.
 fn is_nginx(text: &str) -> bool {
     let lines = || text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let opens = |line: &str| {

@@ -1,9 +1,10 @@
 //! Configurations of other servers, translated to Komainu's: `komainu import`.
 //!
-//! This crate owns the readers of foreign formats, what their directives mean here, and the report of what was translated and what was
-//! not. It reads the files that it is asked for and those that they include; it never opens a socket, starts a program or writes a file.
+//! This crate owns the parsers of foreign formats, the translation of their directives, and the report of
+//! what was translated and what was not. It reads only the given files and those that they include; it never
+//! opens a socket, starts a program or writes a file.
 //!
-//! The modules, from low to high; each imports only from those above it.
+//! Modules, from low to high; each imports only from those above it.
 
 mod findings;
 

@@ -1,13 +1,14 @@
-//! Regular expressions as path patterns: what of them `*` and `**` can say, and a wider pattern where they cannot.
+//! Conversion of regular expressions to path patterns with `*` and `**`; a wider pattern is used where there
+//! is no exact one.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Alternatives that one expression may become.
+/// Maximum number of alternatives to which one expression may expand.
 const ALTERNATIVES_MAX: usize = 64;
-/// Alternatives of an expression that have examples.
+/// Maximum number of alternatives for which examples are generated.
 const EXAMPLES_MAX: usize = 6;
-/// Groups within groups.
+/// Maximum nesting depth of groups.
 const DEPTH_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,11 +22,11 @@ enum RegexPiece {
     End,
 }
 
-/// Path patterns in place of a regular expression.
+/// Path patterns that replace a regular expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PathSet {
     pub(crate) patterns: Vec<String>,
-    /// What they match that the expression does not, or the reverse; none where they are equal.
+    /// Difference between the paths matched by the patterns and by the expression; `None` if they are equal.
     pub(crate) differs: Option<String>,
 }
 
@@ -74,7 +75,7 @@ impl RegexReader<'_> {
             Some(&c @ ('*' | '+' | '?')) => c,
             Some('{') => '{',
             _ => {
-                // One character of a class is written as a run.
+                // A class that matches a single character is widened to a run.
                 self.wider |=
                     atom.iter().flatten().any(|p| matches!(p, RegexPiece::Segment | RegexPiece::Any))
                         && atom.len() == 1
@@ -87,7 +88,7 @@ impl RegexReader<'_> {
             self.chars.by_ref().find(|&c| c == '}').ok_or("a `{` is not closed")?;
         }
         if let Some('+') = self.chars.next_if(|&c| matches!(c, '?' | '+')) {
-            // It gives nothing back, and so matches less.
+            // A possessive quantifier does not backtrack and therefore matches less.
             self.wider = true;
         }
         let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
@@ -126,7 +127,7 @@ impl RegexReader<'_> {
             Some('(') => self.group(),
             Some('\\') => match self.chars.next() {
                 Some('d' | 'w' | 's') => {
-                    // Narrower than what `*` matches.
+                    // These classes are narrower than `*`.
                     self.wider = true;
                     one(RegexPiece::Segment)
                 }
@@ -192,7 +193,7 @@ impl RegexReader<'_> {
         };
         let is_repeated = self.chars.peek().is_some_and(|c| matches!(c, '*' | '+' | '{'));
         if negated || is_range || is_repeated || members.len() > 6 {
-            // `[^/]` alone is what `*` is, all other classes are narrower.
+            // Only `[^/]` is equivalent to `*`; all other classes are narrower.
             self.wider |= !(negated && members == ['/']);
             return Ok(vec![vec![piece]]);
         }
@@ -220,10 +221,10 @@ fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), S
     }
 }
 
-/// The path patterns that match what a regular expression of nginx or Unit matches.
+/// Returns path patterns for a regular expression of nginx or Unit, with their difference from it.
 ///
 /// # Errors
-/// Why there are none.
+/// The reason why there are no such patterns.
 pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, String> {
     let (all, mut wider, ignores_case) = read(regex, ignores_case)?;
     let mut patterns = Vec::new();
@@ -255,7 +256,8 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
     }
 }
 
-/// One alternative as a path pattern, and whether it matches more.
+/// Converts one alternative to a path pattern; the flag tells whether the pattern matches more. `None` if no
+/// path pattern can match it.
 fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     let mut pieces = pieces.to_vec();
     match pieces.first() {
@@ -282,7 +284,7 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
             _ => merged.push(piece),
         }
     }
-    // The first and the last star reach across slashes.
+    // The first and the last `*` of a pattern match slashes as well.
     for at in [0, merged.len().saturating_sub(1)] {
         if let Some(piece @ RegexPiece::Segment) = merged.get_mut(at) {
             *piece = RegexPiece::Any;
@@ -310,8 +312,8 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     is_path.then_some((out, wider))
 }
 
-/// Texts that a regular expression matches, each with whether it is bound to the start and to the end. What looks ahead is left out of
-/// the expression.
+/// Texts that a regular expression matches, with flags for anchors at the start and at the end. Lookaround
+/// assertions are ignored.
 pub(crate) fn examples(regex: &str) -> Vec<(String, bool, bool)> {
     let mut plain = regex.to_owned();
     while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| plain.find(start)).min() {
@@ -349,8 +351,8 @@ pub(crate) fn may_be_folder(regex: &str) -> bool {
     })
 }
 
-/// Whether a regular expression may match the path of a file with this name although it does not match that of its folder; true where
-/// that is not easy to see.
+/// Whether a regular expression may match the path of a file with this name without matching the path of its
+/// directory. Returns true if this cannot be determined.
 pub(crate) fn may_be_for_file(regex: &str, name: &str) -> bool {
     let Ok((all, ..)) = read(without_rest(regex), true) else { return true };
     let file = format!("/{name}").to_lowercase();
@@ -368,13 +370,13 @@ pub(crate) fn may_be_for_file(regex: &str, name: &str) -> bool {
         let ends = |text: &str| text.ends_with(&tail) || tail.ends_with(text);
         match is_bound {
             true => ends(&file),
-            // What it matches ends within the name.
+            // The match may end anywhere within the name.
             false => (2..=file.len()).filter_map(|end| file.get(..end)).any(ends),
         }
     })
 }
 
-/// An expression without a `.*` or `(.*)` at its end, which also matches nothing at all.
+/// Strips a `.*` or `(.*)`, which also matches the empty text, from the end of an expression.
 fn without_rest(regex: &str) -> &str {
     let body = regex.strip_suffix('$').unwrap_or(regex);
     if let Some(start) = body.strip_suffix(".*") {
@@ -391,7 +393,8 @@ fn without_rest(regex: &str) -> &str {
     }
 }
 
-/// The hosts that a regular expression names, if they are few: `^(www\.)?example\.com$`.
+/// Returns the hosts that a regular expression names, if they can be enumerated (`^(www\.)?example\.com$`),
+/// and whether they match more than the expression.
 pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
     let (all, mut wider, _) = read(regex, true).ok()?;
     let mut hosts = Vec::new();
@@ -424,7 +427,8 @@ pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
     Some((hosts, wider))
 }
 
-/// A text as a path pattern for what begins with it, or for it alone; none where a pattern would read it otherwise.
+/// Returns a path pattern for the literal `path`, or for everything that begins with it; `None` if the text
+/// has characters that are special in patterns.
 pub(crate) fn from_literal(path: &str, is_prefix: bool) -> Option<String> {
     let is_plain = path.starts_with('/')
         && !path.contains(['*', '?', '#', '\\', '%'])
@@ -433,8 +437,8 @@ pub(crate) fn from_literal(path: &str, is_prefix: bool) -> Option<String> {
     is_plain.then(|| if is_prefix { format!("{path}*") } else { path.to_owned() })
 }
 
-/// A pattern for the paths that begin with `prefix` and end as `*.txt` says; none where the two texts may share characters, or the
-/// pattern is another one.
+/// Returns a pattern for the paths that begin with `prefix` and match the suffix pattern (`*.txt`); `None` if
+/// prefix and suffix may overlap or the pattern is not a suffix.
 pub(crate) fn below_suffix(prefix: &str, pattern: &str) -> Option<String> {
     let suffix = pattern.strip_prefix('*').filter(|suffix| !suffix.is_empty() && !suffix.contains('*'))?;
     let is_shared = |end: usize| suffix.get(..end).is_some_and(|start| prefix.ends_with(start));

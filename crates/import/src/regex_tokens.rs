@@ -1,17 +1,17 @@
-//! The text of regular expressions of backtracking engines (PCRE), split into what belongs together.
+//! Tokenizer for regular expressions of backtracking engines (PCRE).
 
-/// The kind of a piece of an expression.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RegexTokenKind {
-    /// One character that stands for itself.
+    /// A literal character.
     Literal,
-    /// A backslash with what belongs to it.
+    /// An escape sequence, including the backslash.
     Escape,
-    /// A class with its brackets.
+    /// A character class, including the brackets.
     Class,
     /// The start of a group, with its kind: `(`, `(?:`, `(?<name>`, `(?!`.
     Open,
-    /// A group that holds no expression: `(?i)`, `(?#comment)`, `(?1)`, `(?R)`, `(*UTF)`.
+    /// A group without a subexpression: `(?i)`, `(?#comment)`, `(?1)`, `(?R)`, `(*UTF)`.
     Setting,
     /// `)`.
     Close,
@@ -19,11 +19,11 @@ pub(crate) enum RegexTokenKind {
     Alternative,
     /// `^`, `$` and `.`.
     Symbol,
-    /// `*`, `+`, `?` or `{1,2}`, with the `?` or `+` behind it.
+    /// `*`, `+`, `?` or `{1,2}`, including a following `?` or `+`.
     Quantifier,
 }
 
-/// A piece of an expression.
+/// Token of a regular expression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RegexToken<'a> {
     pub(crate) kind: RegexTokenKind,
@@ -31,11 +31,11 @@ pub(crate) struct RegexToken<'a> {
 }
 
 impl RegexToken<'_> {
-    /// The character that it stands for: none where it may be more than one.
+    /// The only character that the token matches; `None` if there may be several.
     pub(crate) fn literal(&self) -> Option<char> {
         match self.kind {
             RegexTokenKind::Literal => self.text.chars().next(),
-            // An escaped letter or digit is anything but itself.
+            // Escaped letters and digits are not literals.
             RegexTokenKind::Escape => {
                 self.text.chars().nth(1).filter(|c| self.text.len() == 2 && !c.is_ascii_alphanumeric())
             }
@@ -43,18 +43,18 @@ impl RegexToken<'_> {
         }
     }
 
-    /// Whether it looks ahead or back.
+    /// Whether the token begins a lookaround assertion.
     pub(crate) fn looks_around(&self) -> bool {
         self.kind == RegexTokenKind::Open && ["(?!", "(?=", "(?<!", "(?<="].contains(&self.text)
     }
 
-    /// Whether nothing of what it has repeated is given back.
+    /// Whether the token is a possessive quantifier, which does not backtrack.
     pub(crate) fn is_possessive(&self) -> bool {
         self.kind == RegexTokenKind::Quantifier && self.text.len() > 1 && self.text.ends_with('+')
     }
 }
 
-/// Splits an expression.
+/// Splits an expression into tokens.
 pub(crate) fn regex_tokens(regex: &str) -> Vec<RegexToken<'_>> {
     let mut tokens = Vec::new();
     let mut rest = regex;
@@ -78,7 +78,7 @@ pub(crate) fn regex_tokens(regex: &str) -> Vec<RegexToken<'_>> {
     tokens
 }
 
-/// The text of tokens.
+/// Joins tokens to the text of an expression.
 pub(crate) fn regex_text(tokens: &[RegexToken<'_>]) -> String {
     tokens.iter().map(|token| token.text).collect()
 }
@@ -144,7 +144,7 @@ fn open_length(text: &str) -> (RegexTokenKind, usize) {
         [b'P', b'<', ..] => named(4, '>'),
         [b'\'', ..] => named(3, '\''),
         _ => match rest.find([':', ')']) {
-            // Flags for what the group holds.
+            // Flags that apply to this group, such as `(?i:`.
             Some(at)
                 if rest[at..].starts_with(':')
                     && rest[..at].bytes().all(|b| b.is_ascii_alphabetic() || b == b'-') =>

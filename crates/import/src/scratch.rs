@@ -1,85 +1,86 @@
-//! A copy of an old configuration in which every address, folder and file is a scratch one, so that the old server can run beside
-//! Komainu for a comparison: what the copy needs around it, and the requests to compare.
+//! Scratch copies of a configuration: every address, directory and file is replaced, so that the original
+//! server can run beside Komainu for a comparison. Describes the stubs, listeners and files that the copy
+//! needs, and the requests to compare.
 
 use std::path::PathBuf;
 
-/// What a stub in the place of an upstream server speaks.
+/// Protocol spoken by a stub that replaces an upstream server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StubProtocol {
     /// HTTP/1.1.
     Http,
-    /// HTTP/1.1 through TLS.
+    /// HTTP/1.1 over TLS.
     Https,
     /// FastCGI.
     FastCgi,
-    /// A protocol that no stub speaks: its routes are not compared.
+    /// A protocol that no stub implements: its routes are not compared.
     Unknown,
 }
 
-/// A stub in the place of an upstream server.
+/// A stub that replaces an upstream server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StubServer {
-    /// The address in the old configuration.
+    /// The address in the original configuration.
     pub name: String,
-    /// What it speaks.
+    /// Protocol that the stub speaks.
     pub protocol: StubProtocol,
-    /// Its port on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
 }
 
-/// An address at which both servers listen, each with a loopback address of its own.
+/// A listening address of both servers, each of which uses a loopback address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScratchListener {
-    /// The address in the old configuration.
+    /// The address in the original configuration.
     pub name: String,
-    /// The port, the same for both servers.
+    /// Port, the same for both servers.
     pub port: u16,
-    /// Whether connections speak TLS.
+    /// Whether connections use TLS.
     pub tls: bool,
 }
 
-/// The content of a request.
+/// Body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestContent {
-    /// None.
+    /// No body.
     Absent,
-    /// With Content-Length.
+    /// A body with `Content-Length`.
     Sized(Vec<u8>),
-    /// With `Transfer-Encoding: chunked`.
+    /// A body with `Transfer-Encoding: chunked`.
     Chunked(Vec<u8>),
 }
 
-/// A request that both servers get.
+/// A request that is sent to both servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyRequest {
-    /// The listener, by its place in the list.
+    /// Index in the list of listeners.
     pub listener: usize,
-    /// The method.
+    /// Request method.
     pub method: String,
-    /// The target, as it is sent.
+    /// Request target as sent on the wire.
     pub target: String,
-    /// The version: "1.1" or "1.0".
+    /// HTTP version: "1.1" or "1.0".
     pub version: &'static str,
-    /// `Host`, or none.
+    /// Value of `Host`; `None` omits the field.
     pub host: Option<String>,
     /// Other header fields.
     pub fields: Vec<(String, String)>,
-    /// The content.
+    /// Body.
     pub content: RequestContent,
-    /// What the request tries, in a few words.
+    /// Purpose of the request, in a few words.
     pub what: String,
 }
 
-/// A file of the scratch folder.
+/// A file of the scratch directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScratchFile {
-    /// Its path below the scratch folder; a folder where it ends with a slash.
+    /// Path below the scratch directory; a trailing slash denotes a directory.
     pub path: String,
-    /// Its content.
+    /// Content of the file.
     pub content: Vec<u8>,
 }
 
-/// Where a directive stands.
+/// Position of a directive in the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourcePlace {
     /// The file.
@@ -90,24 +91,24 @@ pub struct SourcePlace {
     pub directive: String,
 }
 
-/// One thing in which two answers, or the requests that an upstream server got, can differ.
+/// A property in which two responses, or the upstream requests that they caused, can differ.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Aspect {
-    /// The status of the answer.
+    /// Response status.
     Status,
-    /// A header field of the answer, in small letters.
+    /// A response header field, in lower case.
     Field(String),
-    /// The content of the answer.
+    /// Response body.
     Content,
-    /// How many requests upstream servers got, and which of them.
+    /// The number of upstream requests and the servers that received them.
     UpstreamRequests,
-    /// The method that the upstream server got.
+    /// Method of the upstream request.
     UpstreamMethod,
-    /// The target that the upstream server got.
+    /// Target of the upstream request.
     UpstreamTarget,
-    /// A header field, or a variable of FastCGI, that the upstream server got, in small letters.
+    /// A header field or FastCGI parameter of the upstream request, in lower case.
     UpstreamField(String),
-    /// The content that the upstream server got.
+    /// Body of the upstream request.
     UpstreamContent,
 }
 
@@ -126,34 +127,34 @@ impl std::fmt::Display for Aspect {
     }
 }
 
-/// Addresses and folders for a scratch copy.
+/// Addresses and directories of a scratch copy.
 pub struct ScratchOptions<'a> {
-    /// The folder for everything that the copy names.
+    /// The directory for all files that the copy names.
     pub folder: PathBuf,
-    /// The loopback address of the old server.
+    /// The loopback address of the original server.
     pub old_address: String,
     /// The loopback address of Komainu.
     pub new_address: String,
     /// Returns a port that is free on all loopback addresses.
     pub port: &'a mut dyn FnMut() -> Result<u16, String>,
-    /// The password of the scratch user `verify`, hashed for a file of `htpasswd`.
+    /// The password of the scratch user `verify`, hashed for an `htpasswd` file.
     pub password: String,
-    /// The most requests.
+    /// Maximum number of requests.
     pub requests_max: usize,
-    /// Whether many paths are asked for, and little else.
+    /// Whether to request many paths and omit most other variations.
     pub paths_alone: bool,
 }
 
-/// The user and password that requests with credentials have, as `Authorization` carries them: `verify` and `verify`.
+/// Value of `Authorization` in requests with credentials: user `verify`, password `verify`.
 pub const CREDENTIALS: &str = "Basic dmVyaWZ5OnZlcmlmeQ==";
 
-/// What two servers have answered, where it differs.
+/// Responses of the two servers where they differ.
 #[derive(Debug, Clone, Copy)]
 pub struct DifferingAnswers<'a> {
-    /// The statuses, of the old server and of Komainu; 0 without an answer.
+    /// Statuses of the original server and of Komainu; 0 if there was no response.
     pub statuses: (u16, u16),
-    /// What the old server has.
+    /// Value in the response of the original server.
     pub old: &'a str,
-    /// What Komainu has; `-` for nothing.
+    /// Value in Komainu's response; `-` if absent.
     pub new: &'a str,
 }

@@ -1,14 +1,15 @@
-//! YAML with lines.
+//! Parser of YAML that keeps line numbers.
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
 use crate::data::{DEPTH_MAX, Datum, DatumAt, VALUES_MAX};
 use crate::findings::ImportError;
 
-/// The documents of a file of YAML that are not empty.
+/// Parses a YAML file and returns its documents that are not empty.
 ///
 /// # Errors
-/// Where it is no YAML, is nested too deeply or has too many values, those that aliases repeat counted each time.
+/// The text is not YAML, is nested too deeply, or has too many values. Values repeated by aliases count each
+/// time.
 pub(crate) fn documents(file: &str, text: &str) -> Result<Vec<DatumAt>, ImportError> {
     let mut reader =
         YamlReader { file, parser: Parser::new_from_str(text), anchors: Vec::new(), values: 0, line: 1 };
@@ -32,7 +33,7 @@ pub(crate) fn documents(file: &str, text: &str) -> Result<Vec<DatumAt>, ImportEr
 struct YamlReader<'a> {
     file: &'a str,
     parser: Parser<'a, StrInput<'a>>,
-    /// Values with an anchor, by its number, with the number of values in each.
+    /// Anchored values: the anchor's number, the value, and the number of values within it.
     anchors: Vec<(usize, DatumAt, usize)>,
     values: usize,
     line: usize,
@@ -136,7 +137,7 @@ impl<'a> YamlReader<'a> {
     }
 }
 
-/// A scalar by the core schema of YAML 1.2.
+/// Parses a scalar by the core schema of YAML 1.2.
 fn scalar(text: &str, style: ScalarStyle) -> Datum {
     if !matches!(style, ScalarStyle::Plain) {
         return Datum::Text(text.to_owned());

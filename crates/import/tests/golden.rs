@@ -1,5 +1,6 @@
-//! Each sample becomes the configuration and the report beside it, the configuration is one that Komainu reads, and every directive
-//! of the sample is in the report. `KOMAINU_BLESS=1` writes the expected files.
+//! Checks that each sample is translated to the configuration and the report next to it, that Komainu accepts
+//! the configuration, and that every directive of the sample is in the report. `KOMAINU_BLESS=1` writes the
+//! expected files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +27,7 @@ fn samples(format: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Compares a result with the file that has the expected one.
+/// Compares a result with the file of the expected one.
 fn expect(path: &Path, actual: &str) {
     if std::env::var_os("KOMAINU_BLESS").is_some() {
         std::fs::write(path, actual).unwrap();
@@ -46,7 +47,8 @@ fn check(source: &Path, imported: &Imported) {
     }
 }
 
-/// The lines at which a directive of nginx begins, found without the parser: those that follow a `;`, `{` or `}`.
+/// Returns the lines on which directives of nginx begin: those that follow a `;`, `{` or `}`. Does not use
+/// the importer's parser.
 fn directive_lines(text: &str) -> Vec<usize> {
     let mut lines = Vec::new();
     let mut ended = true;
@@ -103,7 +105,7 @@ fn what_is_no_configuration_of_nginx_is_refused_with_its_line() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The text of the first block of code in this language.
+/// Returns the text of the first code block in this language.
 fn block<'a>(text: &'a str, language: &str) -> &'a str {
     let start = format!("```{language}\n");
     let (_, rest) = text.split_once(&start).unwrap();
@@ -128,7 +130,8 @@ fn the_example_of_the_document_is_what_is_printed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The keys and values of a file of JSON, found without the parser: each scalar that follows a key has its line in the report.
+/// Checks that each scalar of a JSON file that follows a key is in the report with its line. Does not use the
+/// importer's parser.
 fn check_lines(source: &Path, imported: &Imported) {
     let name = source.file_name().unwrap().to_string_lossy();
     for (at, line) in std::fs::read_to_string(source).unwrap().lines().enumerate() {

@@ -1,4 +1,4 @@
-//! Whose address a client's is: `trusted_proxies`, and the wrapper `proxy_protocol` of a listener.
+//! Client addresses: `trusted_proxies`, and the listener wrapper `proxy_protocol`.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use super::handlers::{CaddyReader, ClientAddress};
 use crate::data::DatumAt;
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
 
-/// Whether these are addresses and networks, one at least.
+/// Whether all texts are addresses or networks, and there is at least one.
 pub(super) fn are_networks(texts: &[String]) -> bool {
     let is_network =
         |text: &String| text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok());
     !texts.is_empty() && texts.iter().all(is_network)
 }
 
-/// The networks of the trusted proxies of a server; `None` where they cannot be said here.
+/// Returns the networks of the trusted proxies of a server; `None` if they have no equivalent.
 fn networks(server: &DatumAt) -> Option<Vec<String>> {
     let trusted = server.get("trusted_proxies")?;
     let ranges = trusted.get("ranges").map_or_else(Vec::new, DatumAt::texts);
@@ -25,7 +25,8 @@ fn networks(server: &DatumAt) -> Option<Vec<String>> {
 }
 
 impl CaddyReader<'_> {
-    /// Writes `trusted_proxies`, which is for all sites: only where all servers have the same.
+    /// Writes `trusted_proxies` if all servers have the same, because it applies to all sites. Returns the
+    /// meaning of client addresses for each server.
     pub(super) fn trust(&self, servers: &[(String, DatumAt)], draft: &mut Draft) -> Vec<ClientAddress> {
         let all: Vec<Option<Vec<String>>> = servers.iter().map(|(_, server)| networks(server)).collect();
         let shared =
@@ -56,7 +57,8 @@ impl CaddyReader<'_> {
         servers.iter().map(of_server).collect()
     }
 
-    /// The wrapper `proxy_protocol`: headers of the proxies that it allows. Without such a list the sites are closed.
+    /// Translates the wrapper `proxy_protocol`, with the proxies that it allows. Without such a list the
+    /// sites are closed.
     pub(super) fn proxy_headers(&self, wrapper: &DatumAt, sites: &mut [SiteDraft], items: &mut [TomlItem]) {
         let allowed = wrapper.get("allow").map_or_else(Vec::new, DatumAt::texts);
         let has_others = wrapper.get("deny").is_some_and(|deny| !deny.items().is_empty());

@@ -1,4 +1,4 @@
-//! Handlers of Caddy: what they answer, and what they set for those after them.
+//! Translation of Caddy's handlers: responses, and settings for the handlers that follow.
 
 use std::cell::Cell;
 
@@ -8,34 +8,34 @@ use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 use config::PathPattern;
 
-/// Fields of responses that are for some requests alone.
+/// Response header fields that apply only to requests that meet conditions.
 #[derive(Debug, Clone)]
 pub(super) struct CaddyVariant {
     pub(super) conditions: TomlSection,
     pub(super) fields: TomlItem,
 }
 
-/// What handlers before a route have set for it.
+/// Settings of a route made by preceding handlers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CaddySettings {
     pub(super) section: TomlSection,
     pub(super) root: Option<String>,
     pub(super) strip_prefix: Option<String>,
     pub(super) tries: Vec<String>,
-    /// What paths lead to where scripts are run.
+    /// Index and front scripts of a PHP site.
     pub(super) scripts: Option<CaddyScripts>,
-    /// What runs them: the `php` of a route.
+    /// The `php` of a route, which runs the scripts.
     pub(super) php: Option<TomlItem>,
-    /// Changes to the fields of requests.
+    /// Changes of request header fields.
     pub(super) request: TomlSection,
-    /// Fields of responses for some requests alone.
+    /// Response header fields that apply only to some requests.
     pub(super) variants: Vec<CaddyVariant>,
-    /// The name of the `path_regexp` that the conditions have.
+    /// Name of the `path_regexp` in the conditions.
     pub(super) regex: Option<String>,
 }
 
 impl CaddySettings {
-    /// Notes the name of the expression for paths in a set of matchers, which became these conditions.
+    /// Records the name of the path expression in a set of matchers that was translated to `conditions`.
     pub(super) fn name_regex(&mut self, set: Option<&DatumAt>, conditions: &TomlSection) {
         match set.and_then(|set| set.get("path_regexp")) {
             Some(regex) => {
@@ -46,7 +46,8 @@ impl CaddySettings {
         }
     }
 
-    /// A text with Caddy's placeholders as one with variables, among them groups of the path's expression.
+    /// Translates the placeholders in a text to variables, including groups of the path expression. Returns
+    /// `None` if one has no equivalent.
     fn template(&self, text: &str) -> Option<String> {
         const START: &str = "{http.regexp.";
         if !text.contains(START) {
@@ -55,7 +56,7 @@ impl CaddySettings {
         let Some(TomlItem::Text(path)) = self.section.get("path") else { return None };
         let groups = PathPattern::parse(path).ok()?.groups();
         let name = format!("{}.", self.regex.as_deref()?);
-        // What stands between the groups has placeholders of its own.
+        // The text between groups may contain other placeholders.
         let mut pieces = text.split(START);
         let mut out = template(pieces.next()?)?;
         for piece in pieces {
@@ -71,20 +72,21 @@ impl CaddySettings {
     }
 }
 
-/// What the matchers `remote_ip` and `client_ip` of a server ask for.
+/// Addresses that the matchers `remote_ip` and `client_ip` of a server refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ClientAddress {
-    /// Both the address of the connection.
+    /// Both refer to the address of the connection.
     #[default]
     Connection,
-    /// `client_ip` the address that trusted proxies name, as `client` does here. Nothing here asks for that of the connection.
+    /// `client_ip` refers to the address named by trusted proxies, like `client` of Komainu, which has no
+    /// condition for the address of the connection.
     Named,
-    /// `client_ip` an address that is not known here.
+    /// `client_ip` refers to an address that Komainu cannot determine.
     Unknown,
 }
 
 impl ClientAddress {
-    /// Why a route cannot ask for what a matcher asks for.
+    /// Returns the reason why a route cannot express a matcher, if there is one.
     pub(super) fn fault(self, key: &str) -> Option<&'static str> {
         match (self, key) {
             (Self::Named, "remote_ip") => {
@@ -98,12 +100,12 @@ impl ClientAddress {
     }
 }
 
-/// Reads the routes of a configuration.
+/// Reader of the routes of a configuration.
 pub(super) struct CaddyReader<'a> {
     pub(super) ledger: &'a ImportLedger,
-    /// Whether the route whose conditions are read names groups of an expression.
+    /// Whether the route whose conditions are being read uses groups of an expression.
     pub(super) names_groups: Cell<bool>,
-    /// What matchers of the server that is read ask of the client's address.
+    /// Addresses that the matchers of the server being read refer to.
     pub(super) client: Cell<ClientAddress>,
 }
 
@@ -121,7 +123,7 @@ impl CaddyReader<'_> {
                     }
                     None => {
                         values.impossible(self.ledger, "there is no such variable here");
-                        // Clients must not send it in the place of the server.
+                        // Clients must not be able to send the field that the server would set.
                         unknown.extend((key == "request_headers").then(|| TomlItem::text(field.clone())));
                     }
                 }
@@ -357,8 +359,8 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// Reads what `forward_auth` becomes: a server that is asked whether a request may pass. False for other responses that are
-    /// handled; these have no translation.
+    /// Translates the adapted form of `forward_auth` to `auth`: a server decides whether a request is
+    /// accepted. Returns false for other uses of `handle_response`, which have no translation.
     pub(super) fn asks(&self, handler: &DatumAt, section: &mut TomlSection) -> bool {
         let dials: Vec<&str> = handler
             .get("upstreams")
@@ -388,7 +390,8 @@ impl CaddyReader<'_> {
         true
     }
 
-    /// The authorities of upstream servers, and what the proxy shows them.
+    /// Translates the authorities for certificates of upstream servers, and the certificate that Komainu
+    /// presents.
     fn upstream_tls(&self, tls: &DatumAt, section: &mut TomlSection) {
         let mut entries = Vec::new();
         for (key, path) in [
@@ -464,7 +467,7 @@ impl CaddyReader<'_> {
     }
 }
 
-/// The fields of a server's response that become fields of the request.
+/// Collects the response header fields that are copied to the request.
 fn passed_on(within: Option<&DatumAt>, names: &mut Vec<String>) {
     let Some(within) = within else { return };
     for (field, values) in within.at(&["request", "set"]).map_or(&[][..], DatumAt::entries) {
@@ -477,7 +480,7 @@ fn passed_on(within: Option<&DatumAt>, names: &mut Vec<String>) {
     below.for_each(|one| passed_on(Some(one), names));
 }
 
-/// `Host` is set by `host` of `proxy`.
+/// Moves `Host` from the header fields to `host` of `proxy`.
 fn host_apart(item: TomlItem, section: &mut TomlSection) -> TomlItem {
     let TomlItem::Table(mut places) = item else { return item };
     for (_, fields) in &mut places {
@@ -498,7 +501,7 @@ fn host_apart(item: TomlItem, section: &mut TomlSection) -> TomlItem {
 }
 
 impl DatumAt {
-    /// All values in it, whatever was reported of them: not possible.
+    /// Marks all values within this one as not possible, regardless of other verdicts.
     pub(super) fn refuse(&self, ledger: &ImportLedger, reason: &str) {
         self.differs(ledger, "");
         let all: Vec<&DatumAt> = self.entries().iter().map(|(_, value)| value).chain(self.items()).collect();
@@ -509,7 +512,7 @@ impl DatumAt {
     }
 }
 
-/// A text with Caddy's placeholders as one with variables.
+/// Translates the placeholders in a text to variables. Returns `None` if one has no equivalent.
 fn template(text: &str) -> Option<String> {
     let mut out = text.replace('$', "$$");
     for (placeholder, variable) in [

@@ -1,4 +1,4 @@
-//! Files that `hide` of a file server names: routes that answer 404 before that of the files.
+//! Translation of `hide` of a file server: routes that answer 404 before the route of the files.
 
 use super::handlers::{CaddyReader, CaddySettings};
 use crate::conditions::close;
@@ -6,31 +6,31 @@ use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_matches, quoted};
 
-/// What stands above the routes.
+/// Comment above the routes.
 const COMMENT: &str = "Files that `hide` of Caddy's file server names.";
-/// The names of files for a folder, where a file server says nothing else.
+/// Default index names of Caddy's file server.
 const INDEX_NAMES: [&str; 2] = ["index.html", "index.txt"];
 
-/// One word of `hide`, as an expression.
+/// An entry of `hide`, as an expression.
 enum HiddenFile {
-    /// The name of a file or folder, wherever it is.
+    /// Name of a file or directory at any depth.
     Name(String),
-    /// The path of one, from the start of the request's path on.
+    /// Path of a file or directory, from the start of the request path.
     Path(String),
 }
 
-/// What becomes of the requests for hidden files.
+/// Treatment of requests for hidden files.
 pub(super) enum Hidden {
-    /// There are none.
+    /// The file server hides no files.
     Nothing,
-    /// A route in front of that of the files.
+    /// A route that precedes the route of the files.
     Route(TomlSection),
-    /// They cannot be named, so the route of the files is closed.
+    /// Hidden files cannot be expressed, so the route of the files is closed.
     Closed(TomlSection),
 }
 
 impl CaddyReader<'_> {
-    /// The route for what `hide` names; `section` has the conditions of the route of the files.
+    /// Returns the route for hidden files; `section` has the conditions of the route of the files.
     pub(super) fn hidden(
         &self,
         handler: &DatumAt,
@@ -43,7 +43,7 @@ impl CaddyReader<'_> {
         let names = handler.get("index_names").map_or(INDEX_NAMES.map(str::to_owned).into(), DatumAt::texts);
         let found = hidden_files(&hide.texts(), root, strip).and_then(|mut files| {
             if settings.php.is_some() {
-                // Scripts run in Caddy although they are hidden, and their source is never sent here.
+                // Caddy runs scripts although they are hidden; Komainu never sends their source.
                 files.retain(|file| !matches!(file, HiddenFile::Name(name) if name.ends_with("\\.php")));
             }
             names_agree(&files, &names, &settings.tries)?;
@@ -82,7 +82,7 @@ impl CaddyReader<'_> {
     }
 }
 
-/// Reads the words of `hide`. A word with a slash is a path on the disk, all others are names.
+/// Parses the entries of `hide`. An entry with a slash is a path in the file system, any other a name.
 fn hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, String> {
     let mut found = Vec::new();
     let relative = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
@@ -103,14 +103,15 @@ fn hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenF
                 found.push(HiddenFile::Path(format!("{}{}", quoted(strip), glob(rest)?)));
             }
             _ if is_path && path.starts_with('/') && root.starts_with('/') && !path.contains(['*', '?']) => {}
-            // Where it is below the root depends on the folder in which Caddy runs: its name is known.
+            // The location below the root depends on Caddy's working directory, so hide the name at any
+            // depth.
             _ => found.push(HiddenFile::Name(glob(path.rsplit('/').next().unwrap_or(&path))?)),
         }
     }
     Ok(found)
 }
 
-/// A glob as an expression.
+/// Converts a glob to an expression.
 fn glob(text: &str) -> Result<String, String> {
     if text.contains(['[', ']']) {
         return Err(format!("`{text}` has a set of characters"));
@@ -118,7 +119,7 @@ fn glob(text: &str) -> Result<String, String> {
     Ok(quoted(text).replace("\\*", "[^/]*").replace("\\?", "[^/]"))
 }
 
-/// Whether a name is none of the hidden ones.
+/// Whether `name` does not match any hidden name.
 fn is_free(files: &[HiddenFile], name: &str) -> bool {
     files.iter().all(|file| match file {
         HiddenFile::Name(name_of) => !path_matches(&format!("~ ^{name_of}$"), name),
@@ -126,7 +127,7 @@ fn is_free(files: &[HiddenFile], name: &str) -> bool {
     })
 }
 
-/// Checks that no file which the request does not name is hidden: one for a folder, or one of `try_files`.
+/// Checks that no file which requests reach indirectly is hidden: an index page, or a file of `try_files`.
 fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Result<(), String> {
     if let Some(name) = index.iter().find(|name| !is_free(files, name)) {
         return Err(format!("`{name}` is hidden, and answers for folders"));
@@ -149,7 +150,7 @@ fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Resu
     Ok(())
 }
 
-/// The paths of requests for hidden files, among those that the route of the files has.
+/// Returns the paths of hidden files among those of the route of the files.
 fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
     let (mut names, mut own) = (Vec::new(), Vec::new());
     for file in files {
@@ -209,7 +210,7 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
     Ok(found)
 }
 
-/// The paths that begin with `prefix` and have a hidden name.
+/// Returns the paths that begin with `prefix` and have a hidden name.
 fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, String> {
     if names.is_empty() {
         return Ok(None);
@@ -222,7 +223,7 @@ fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String
     if prefix.ends_with('/') {
         return Ok(Some(format!("~ ^{start}(?:.*/)?{any}(?:/|$)")));
     }
-    // The name that the prefix ends in may continue as a hidden one.
+    // The last name of the prefix may continue as a hidden one.
     let last = quoted(prefix.rsplit('/').next().unwrap_or(""));
     let may_continue = |name: &&str| {
         let head = name.split('[').next().unwrap_or(name);
@@ -234,7 +235,7 @@ fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String
     }
 }
 
-/// The paths that end with a text and have a hidden name.
+/// Returns the paths that end with a text and have a hidden name.
 fn hidden_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
     let (text, end) = (end, quoted(end));
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The configuration of Caddy, in JSON.
+//! Importer of Caddy's configuration in JSON.
 
 mod scripts;
 
@@ -32,16 +32,16 @@ use restricts::{
 use scripts::{CaddyScripts, fastcgi_of};
 use variants::VARIANTS_MAX;
 
-/// What differs between the servers whatever a configuration says.
+/// Differences between the servers that do not depend on the configuration.
 const GENERAL: [&str; 3] = [
     "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
     "HTTP/3 is not there: clients use HTTP/2.",
     "Files with a leading dot are not served (`hidden` in `files`).",
 ];
-/// Routes within routes.
+/// Maximum nesting depth of routes.
 const DEPTH_MAX: usize = 16;
 
-/// A route with the hosts that it is for.
+/// A route and its hosts.
 struct CaddyRoute {
     hosts: Vec<String>,
     section: TomlSection,
@@ -50,7 +50,7 @@ struct CaddyRoute {
 /// Translates Caddy's configuration: the JSON that `caddy adapt --config Caddyfile` prints.
 ///
 /// # Errors
-/// A file that cannot be read, or is no JSON: a Caddyfile is one of these.
+/// The file cannot be read or is not JSON; a Caddyfile is not.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let (name, text) = read(path)?;
     let ledger = ImportLedger::default();
@@ -116,7 +116,7 @@ fn email(policy: &DatumAt) -> Option<&DatumAt> {
     policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
 }
 
-/// Writes a site for each set of hosts, in the order in which Caddy has them.
+/// Returns a site for each set of hosts, in Caddy's order.
 fn sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
     let mut found = Vec::new();
     let mut hosts: Vec<Vec<String>> = Vec::new();
@@ -140,7 +140,7 @@ fn sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
     found
 }
 
-/// The handlers of a route, with their kinds.
+/// Returns the handlers of a route with their names.
 fn handlers_of(route: &DatumAt) -> impl Iterator<Item = (&str, &DatumAt)> {
     let handlers = route.get("handle").map_or(&[][..], DatumAt::items);
     handlers.iter().map(|handler| (handler.get("handler").and_then(DatumAt::text).unwrap_or(""), handler))
@@ -175,7 +175,7 @@ impl CaddyReader<'_> {
             match matched {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
                 Ok(all) => merged = all,
-                // Other requests would get what is at their own paths.
+                // Without the rewrite, requests would be answered by their original path.
                 Err(reason) if only_rewrites && !kinds.is_empty() => {
                     self.close_route(route, &reason, found, (hosts, &settings.section));
                     continue;
@@ -200,7 +200,7 @@ impl CaddyReader<'_> {
                 let before = found.len();
                 self.handlers(route, &mut inner, &next_hosts, depth, found);
                 match (found.len() > before, is_free) {
-                    // What a route without conditions has set counts for those that follow.
+                    // Settings of a route without conditions apply to the routes that follow.
                     (false, true) => settings = inner,
                     (false, false) if kinds.iter().all(|kind| HARMLESS.contains(kind)) => {}
                     (false, false) => {
@@ -228,7 +228,8 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// Reads a route that says how files and scripts are found, if it is one.
+    /// Translates a route that only determines how files and scripts are found. Returns false for other
+    /// routes.
     fn file_route(
         &self,
         route: &DatumAt,
@@ -275,7 +276,8 @@ impl CaddyReader<'_> {
         false
     }
 
-    /// The route of scripts without `file_server`: in Caddy they alone answer, here the other files of the folder are sent too.
+    /// Returns the route of scripts without `file_server`: Komainu also serves the other files of the
+    /// directory, which Caddy does not.
     fn scripts_alone(&self, settings: &CaddySettings) -> TomlSection {
         let mut section = settings.section.clone();
         self.files_with_scripts(settings, &mut section);
@@ -283,7 +285,7 @@ impl CaddyReader<'_> {
         section
     }
 
-    /// Adds the conditions of a route to those around it.
+    /// Adds the conditions of a route to those of the enclosing routes.
     fn join(&self, settings: &mut CaddySettings, conditions: &TomlSection) -> Result<(), String> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
@@ -309,7 +311,8 @@ impl CaddyReader<'_> {
         Ok(())
     }
 
-    /// Reports a route as not possible; closes it, so that no other answers in its place.
+    /// Reports a route as not possible. Closes it if it may restrict access, so that no other route responds
+    /// instead.
     fn refused(
         &self,
         route: &DatumAt,
@@ -377,14 +380,15 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// The hosts and conditions of a set of matchers.
+    /// Returns the hosts and conditions of a set of matchers.
     fn matcher(&self, one: &DatumAt) -> Result<(Vec<String>, TomlSection), String> {
         let (hosts, section, results) = self.matchers(one);
         results.into_iter().collect::<Result<Vec<()>, String>>()?;
         Ok((hosts, section))
     }
 
-    /// The same, and what became of each matcher: the conditions are those that routes have, and match more where there are others.
+    /// Like [`matcher`](Self::matcher), with the outcome of each matcher: untranslated matchers are omitted,
+    /// so that the conditions may match more.
     fn matchers(&self, one: &DatumAt) -> (Vec<String>, TomlSection, Vec<Result<(), String>>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
@@ -430,7 +434,7 @@ impl CaddyReader<'_> {
                 for (name, pattern) in value.entries() {
                     let of = |pattern: String| RouteCondition::of_value(key, name, pattern);
                     let condition = match pattern.texts().as_slice() {
-                        // `null` is for fields that are not there.
+                        // `null` matches absent fields.
                         [] if pattern.items().is_empty() && matches!(pattern.datum, Datum::Null) => {
                             RouteCondition::none_of(&[of("*".to_owned())])
                         }
@@ -474,7 +478,7 @@ impl CaddyReader<'_> {
             }
             "path_regexp" => {
                 let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                // A pattern with `*` would be taken for one of a path, which ignores case.
+                // A path pattern with `*` would ignore case.
                 let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
                 section.set("path", TomlItem::texts(patterns));
             }
@@ -483,7 +487,7 @@ impl CaddyReader<'_> {
         Ok(())
     }
 
-    /// Reads the handler `headers`.
+    /// Translates the handler `headers`.
     fn header_fields(&self, handler: &DatumAt, settings: &mut CaddySettings) {
         self.fields(handler.get("response"), "response_headers", &mut settings.section);
         self.fields(handler.get("request"), "request_headers", &mut settings.request);
@@ -543,7 +547,7 @@ impl CaddyReader<'_> {
                     }
                     continue;
                 }
-                // `forward_auth`.
+                // The adapted form of `forward_auth`.
                 "reverse_proxy"
                     if handler.get("handle_response").is_some()
                         && self.asks(handler, &mut settings.section) =>

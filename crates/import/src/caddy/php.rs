@@ -1,4 +1,4 @@
-//! `php_fastcgi`: what it becomes in JSON, and other servers that speak FastCGI.
+//! Translation of `php_fastcgi` as adapted to JSON, and of other FastCGI servers.
 
 use super::handlers::{CaddyReader, CaddySettings};
 use super::scripts::{CaddyScripts, duration};
@@ -6,7 +6,7 @@ use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 
 impl CaddyReader<'_> {
-    /// The `php` of a route: its servers, and what the scripts of the site are.
+    /// Returns the `php` of a route: its servers and the scripts of the site.
     pub(super) fn php(
         &self,
         handler: &DatumAt,
@@ -39,7 +39,7 @@ impl CaddyReader<'_> {
         })
     }
 
-    /// Files, and the scripts among them.
+    /// Writes `files` and `php` of a route.
     pub(super) fn files_with_scripts(&self, settings: &CaddySettings, section: &mut TomlSection) {
         let (Some(php), Some(scripts)) = (&settings.php, &settings.scripts) else { return };
         if section.get("files").is_none() {
@@ -56,7 +56,8 @@ impl CaddyReader<'_> {
         section.set("php", php.clone());
     }
 
-    /// Writes the `proxy` of a handler whose servers speak FastCGI without the files of a site.
+    /// Writes the `proxy` of a handler with FastCGI servers that do not run scripts stored among static
+    /// files.
     pub(super) fn fastcgi(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
         let to = self.fastcgi_servers(handler, false);
         if to.is_empty() {

@@ -1,19 +1,19 @@
-//! The scripts of a site of PHP and durations, as Caddy's JSON has them.
+//! Scripts of PHP sites, and durations, in Caddy's JSON.
 
 use crate::data::DatumAt;
 use crate::draft::TomlItem;
 
-/// What paths lead to, before a script is run.
+/// Scripts that handle paths of directories and paths without a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CaddyScripts {
-    /// The script that answers for a folder.
+    /// The index page of directories.
     pub(super) index: String,
-    /// The script for all that is no file; none where that is 404.
+    /// The script that handles paths without a file; `None` if they are answered 404.
     pub(super) front: Option<String>,
 }
 
 impl CaddyScripts {
-    /// Reads `try_files` of a matcher that splits paths at scripts.
+    /// Parses `try_files` of a matcher with `split_path`.
     pub(super) fn of(file: &DatumAt) -> Option<Self> {
         let splits = file.get("split_path")?.texts();
         let tries = file.get("try_files")?.texts();
@@ -32,14 +32,14 @@ impl CaddyScripts {
     }
 }
 
-/// Whether a route does nothing but pass requests to servers of FastCGI.
+/// Returns the handler of a route that only passes requests to FastCGI servers.
 pub(super) fn fastcgi_of(route: &DatumAt) -> Option<&DatumAt> {
     let [handler] = route.get("handle")?.items() else { return None };
     let protocol = handler.at(&["transport", "protocol"])?.text()?;
     (protocol == "fastcgi").then_some(handler)
 }
 
-/// Nanoseconds of a duration, as Komainu writes it.
+/// Translates a duration, a text or a number of nanoseconds, to Komainu's notation.
 pub(super) fn duration(value: &DatumAt) -> Option<TomlItem> {
     let text = value.text()?;
     let ms = match text.parse::<u64>() {

@@ -1,4 +1,4 @@
-//! TLS of Caddy's sites: their addresses and certificates, and the certificates that clients have to show.
+//! Translation of TLS: addresses, certificates, and client certificates.
 
 use config::PRIVATE_SUFFIXES;
 
@@ -6,16 +6,17 @@ use super::handlers::CaddyReader;
 use crate::data::DatumAt;
 use crate::draft::{Draft, SiteDraft, TomlItem};
 
-/// Addresses of this machine, which certificates of the local authority are for too.
+/// Loopback addresses, for which the local authority issues certificates as well.
 const LOCAL_ADDRESSES: [&str; 2] = ["127.0.0.1", "[::1]"];
-/// Wrappers of listeners that refuse nobody.
+/// Listener wrappers that refuse no connections.
 const WRAPPERS: [&str; 2] = ["tls", "http_redirect"];
 
-/// The `tls` of a site, or what stands above its closed routes.
+/// The `tls` of a site, or the comment above its closed routes.
 type CaddySiteTls = Result<TomlItem, String>;
 
 impl CaddyReader<'_> {
-    /// Writes the `tls` of the sites of a server, and closes those that cannot be secured as they were. Returns the addresses.
+    /// Writes the `tls` of the sites of a server, and closes those whose TLS settings cannot be translated.
+    /// Returns the listening addresses.
     pub(super) fn secure(
         &self,
         (config, server, others): (&DatumAt, &DatumAt, &[&DatumAt]),
@@ -56,7 +57,7 @@ impl CaddyReader<'_> {
         });
         for site in sites.iter_mut() {
             if !has_tls {
-                // Else it would get a certificate, because an address speaks TLS.
+                // Otherwise the site would get a certificate, because an address uses TLS.
                 if is_beside_tls && site.section.get("hosts").is_some() {
                     site.section.set("tls", TomlItem::Flag(false));
                 }
@@ -84,7 +85,7 @@ impl CaddyReader<'_> {
         items
     }
 
-    /// The `tls` of a site, by the first policy for its names.
+    /// Returns the `tls` of a site, from the first policy for its names.
     fn site_tls(&self, config: &DatumAt, policies: &[DatumAt], site: &mut SiteDraft) -> CaddySiteTls {
         let names: Vec<String> = hosts(site).collect();
         let sni = |policy: &DatumAt| policy.at(&["match", "sni"]).map_or_else(Vec::new, DatumAt::texts);
@@ -106,7 +107,8 @@ impl CaddyReader<'_> {
             let reason = "no policy of TLS is for this host: the site is closed (403)";
             return Err(self.refuse_tls(&policies[0], reason));
         }
-        // A policy may be for some connections of the site alone: by other conditions, or by a name below that of the site.
+        // A policy may apply only to some connections of the site: by other matchers, or by a subdomain of
+        // its name.
         let is_below = |name: &String| {
             names.iter().any(|own| own.starts_with('*') && own != name && names_match(own, name))
         };
@@ -142,7 +144,7 @@ impl CaddyReader<'_> {
         self.ledger.check(policy.line, reason)
     }
 
-    /// The `client` of a site's `tls`.
+    /// Returns the `client` of a site's `tls`.
     fn clients(&self, client: &DatumAt) -> CaddySiteTls {
         let files: Vec<String> = [
             client.get("trusted_ca_certs_pem_files"),
@@ -184,7 +186,7 @@ impl CaddyReader<'_> {
         Ok(TomlItem::Table(entries))
     }
 
-    /// The certificate of a site: its files, or `"auto"`.
+    /// Returns the certificate of a site: its files, or `"auto"`.
     fn certificate(&self, config: &DatumAt, policy: Option<&DatumAt>, site: &mut SiteDraft) -> TomlItem {
         let tags = policy
             .and_then(|policy| policy.at(&["certificate_selection", "any_tag"]))
@@ -238,7 +240,7 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// The oldest version of TLS.
+    /// Translates the minimum version of TLS.
     fn min_version(&self, policies: &[DatumAt], draft: &mut Draft) {
         for min in policies.iter().filter_map(|policy| policy.get("protocol_min")) {
             match min.text() {
@@ -251,7 +253,7 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// Closes sites whose connections go through code that is not known.
+    /// Translates listener wrappers; closes the sites if one is unknown.
     fn wrappers(&self, server: &DatumAt, sites: &mut [SiteDraft], items: &mut [TomlItem]) {
         for wrapper in server.get("listener_wrappers").map_or(&[][..], DatumAt::items) {
             let kind = wrapper.get("wrapper").and_then(DatumAt::text).unwrap_or("");
@@ -272,19 +274,19 @@ impl CaddyReader<'_> {
     }
 }
 
-/// Whether a pattern, `*.example.com` or a name, is for a name.
+/// Whether a pattern, a name or `*.example.com`, matches a name.
 fn names_match(pattern: &str, name: &str) -> bool {
     name.eq_ignore_ascii_case(pattern)
         || pattern.strip_prefix('*').is_some_and(|end| name.to_lowercase().ends_with(&end.to_lowercase()))
 }
 
-/// The addresses of a server, as Komainu writes them.
+/// Returns the addresses of a server in Komainu's notation.
 fn addresses(server: &DatumAt) -> Vec<String> {
     let address = |text: String| text.strip_prefix("tcp/").unwrap_or(&text).replace("unix/", "unix:");
     server.get("listen").map_or_else(Vec::new, DatumAt::texts).into_iter().map(address).collect()
 }
 
-/// The `listen` for these addresses.
+/// Returns the `listen` items for these addresses.
 fn listen_items(addresses: &[String], is_tls: impl Fn(&String) -> bool) -> Vec<TomlItem> {
     let mut items: Vec<TomlItem> = Vec::new();
     for address in addresses {
@@ -302,7 +304,7 @@ fn listen_items(addresses: &[String], is_tls: impl Fn(&String) -> bool) -> Vec<T
     items
 }
 
-/// The names in the host matchers of a server's routes.
+/// Returns the names in the host matchers of a server's routes.
 fn names_in(server: &DatumAt) -> Vec<String> {
     let routes = server.get("routes").map_or(&[][..], DatumAt::items);
     let sets = routes.iter().flat_map(|route| route.get("match").map_or(&[][..], DatumAt::items));

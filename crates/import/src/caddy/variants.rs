@@ -1,14 +1,14 @@
-//! Response fields that Caddy sets for some requests of a route alone, and paths that match in any case of letters.
+//! Response header fields that apply only to some requests of a route, and case-insensitive paths.
 
 use super::handlers::{CaddySettings, CaddyVariant};
 use crate::conditions::ask;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::quoted;
 
-/// Variants of a route: each doubles the routes.
+/// Maximum number of variants of a route: each doubles the number of routes.
 pub(super) const VARIANTS_MAX: usize = 3;
 
-/// The response fields that a route has set for the requests that it matches; `None` if it has set anything else.
+/// Returns the response header fields that a route sets for its requests; `None` if it sets anything else.
 pub(super) fn variant_of(
     before: &CaddySettings,
     after: &CaddySettings,
@@ -31,7 +31,7 @@ pub(super) fn variant_of(
     Some(CaddyVariant { conditions: conditions.clone(), fields })
 }
 
-/// The route for each set of variants that a request may meet, the most particular first.
+/// Returns a route for each combination of variants, the most specific first.
 pub(super) fn with_variants(section: TomlSection, variants: &[CaddyVariant]) -> Vec<TomlSection> {
     let mut found = vec![section];
     for variant in variants {
@@ -55,7 +55,7 @@ pub(super) fn with_variants(section: TomlSection, variants: &[CaddyVariant]) -> 
     found
 }
 
-/// A route for the requests that meet other conditions too; `None` where no request does.
+/// Returns a route for the requests that also meet other conditions; `None` if there are none.
 fn joined(route: &TomlSection, conditions: &TomlSection) -> Result<Option<TomlSection>, ()> {
     let mut both = route.clone();
     let mut others = conditions.clone();
@@ -103,7 +103,7 @@ fn add_fields(section: &mut TomlSection, fields: &TomlItem) {
     }
 }
 
-/// Has the paths of a route match in any case of letters, as Caddy's do.
+/// Makes the paths of a route case-insensitive, as in Caddy.
 pub(super) fn any_case(section: &mut TomlSection) {
     for (key, item) in &mut section.entries {
         match (key.as_str(), item) {

@@ -1,10 +1,10 @@
-//! Addresses of application servers, with their certificates and those of clients.
+//! Addresses of application servers, with server and client certificates.
 
 use super::settings::AppSettings;
 use crate::draft::TomlItem;
 use crate::findings::EntryNumber;
 
-/// The certificate of an address that speaks TLS with one that is not named.
+/// Certificate for addresses that use TLS if the configuration names none.
 const UNKNOWN_CERTIFICATE: &str = "/etc/komainu/tls/app.pem";
 impl AppSettings<'_> {
     pub(super) fn address(&mut self, text: &str, entry: EntryNumber) -> Result<(), &'static str> {
@@ -12,7 +12,7 @@ impl AppSettings<'_> {
         let (text, is_tls) = match text.split_once("://") {
             Some(("unix", path)) => (format!("unix:{path}"), false),
             Some((scheme, rest)) => (rest.to_owned(), scheme == "ssl"),
-            // Starman's addresses may end with what they speak.
+            // Addresses of Starman may end with `:ssl`.
             None => match text.strip_suffix(":ssl") {
                 Some(address) => (address.to_owned(), true),
                 None => (text.to_owned(), false),
@@ -49,7 +49,7 @@ impl AppSettings<'_> {
         }
     }
 
-    /// The certificates of clients, as the server asks for them.
+    /// Translates the requirements for client certificates.
     fn clients(&mut self) {
         let Some((entry, mode)) = self.asks_clients.take() else { return };
         let is_required = match mode.as_str() {
@@ -71,7 +71,7 @@ impl AppSettings<'_> {
         self.site.set_in("tls", "client", TomlItem::Table(client));
     }
 
-    /// Writes `listen`, and the certificate of the addresses that speak TLS.
+    /// Writes `listen`, and the certificate for addresses that use TLS.
     pub(super) fn addresses(&mut self, default: &str) {
         if let Some(port) = &self.port {
             let host =
@@ -86,7 +86,7 @@ impl AppSettings<'_> {
         for entry in std::mem::take(&mut self.unread_addresses) {
             self.ledger.open_end(entry).into_iter().for_each(|check| self.top.comment(check));
             if self.listen.is_empty() {
-                // It may have been a socket that only some may open.
+                // The address may be a Unix socket that only some users can open, so listen on loopback only.
                 let port = default.rsplit(':').next().unwrap_or(default);
                 self.listen.push(format!("127.0.0.1:{port}"));
             }
@@ -118,7 +118,7 @@ impl AppSettings<'_> {
             self.site.comment("CHECK: the certificate was not named: write its files, or `tls = \"auto\"`.");
             UNKNOWN_CERTIFICATE.to_owned()
         });
-        // The key may stand in the same file.
+        // The key may be in the same file.
         let key = self.key.clone().unwrap_or_else(|| certificate.clone());
         self.site.set_in("tls", "certificate", TomlItem::Text(certificate));
         self.site.set_in("tls", "key", TomlItem::Text(key));

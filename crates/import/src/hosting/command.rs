@@ -1,9 +1,9 @@
-//! Command lines: of a shell, of a Procfile, of a unit of systemd.
+//! Parser of command lines: of a shell, a Procfile or a systemd unit.
 
 use super::literal::SettingAt;
 use super::settings::AppSettings;
 
-/// Options of one letter, with the long ones that they stand for.
+/// Short options and the corresponding long options.
 const SHORT: [(&str, &str, &str); 20] = [
     ("gunicorn", "b", "bind"),
     ("gunicorn", "w", "workers"),
@@ -48,7 +48,7 @@ const FLAGS: [&str; 18] = [
     "spew",
 ];
 
-/// The words of a line, as a shell reads them: quotes and backslashes count, variables stay.
+/// Splits a line into words as a shell does: quotes and backslashes are interpreted, variables are kept.
 pub(super) fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -71,7 +71,7 @@ pub(super) fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// Reads a command: programs that start the server, such as `bundle exec`, may stand before it.
+/// Reads a command line; launchers such as `bundle exec` may precede the server.
 pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &[String]) {
     let name = app.name();
     let is_server = |word: &String| word.rsplit('/').next() == Some(name);
@@ -120,10 +120,10 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
     }
 }
 
-/// Reads a Procfile, or a unit of systemd.
+/// Reads a Procfile or a systemd unit.
 ///
 /// # Errors
-/// There is no command of the server in it.
+/// The file has no command of the server.
 pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<(), String> {
     let server = app.name();
     let mut found = false;
@@ -177,7 +177,7 @@ pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<
     }
 }
 
-/// Lines, those that end with a backslash joined with the next one.
+/// Returns lines with their numbers; a line that ends with a backslash is joined with the next one.
 fn joined(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut now: Option<(usize, String)> = None;

@@ -1,23 +1,24 @@
-//! Files of Python and Ruby as far as they are data: assignments of literals, and calls with literals.
+//! Reader of Python and Ruby files as far as they are data: assignments of literals, and calls with literal
+//! arguments.
 
 use crate::findings::{EntryNumber, ImportLedger};
 
-/// A setting with its values, as texts.
+/// A setting with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SettingAt {
     pub(super) entry: EntryNumber,
     pub(super) name: String,
     pub(super) values: Vec<String>,
-    /// Whether its value, or a part of it, is code that cannot be read.
+    /// Whether the value, or a part of it, is code that cannot be interpreted.
     pub(super) is_code: bool,
 }
 
-/// What stands for one process for each core.
+/// Placeholder for one process per core.
 pub(super) const PER_CORE: &str = "\u{1}cores";
-/// Lines of a file.
+/// Maximum number of lines of a file.
 const LINES_MAX: usize = 20_000;
 
-/// Lines that belong together, because a bracket or a text is open at their ends: the number of the first, and their text without
+/// Joins lines within brackets and strings; returns the number of the first line, and the text without
 /// comments.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
@@ -80,7 +81,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Splits at commas that stand in no bracket or text.
+/// Splits at commas outside of brackets and strings.
 fn split_commas(text: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut depth = 0_usize;
@@ -105,7 +106,7 @@ fn split_commas(text: &str) -> Vec<String> {
     found.into_iter().map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect()
 }
 
-/// The values of a literal, and what it is if it depends on the environment; none where it is code.
+/// Returns the values of a literal, and a note if they depend on the environment; `None` if it is code.
 fn values(
     text: &str,
     known: &[(String, Vec<String>)],
@@ -196,13 +197,13 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '!' | '?'))
 }
 
-/// The settings of a gunicorn.conf.py.
+/// Returns the settings of a gunicorn.conf.py.
 pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
     let mut found: Vec<SettingAt> = Vec::new();
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
     for (line, text) in logical_lines(text) {
         if text.starts_with([' ', '\t']) {
-            // The body of a block, whose first line is in the report.
+            // Bodies of blocks are covered by the entry of their first line.
             continue;
         }
         let entry = ledger.enter(file, line, &text);
@@ -246,7 +247,8 @@ pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setti
     found
 }
 
-/// The settings of a config/puma.rb: calls and assignments at its top level, and those in conditions that say when they count.
+/// Returns the settings of a config/puma.rb: calls and assignments at the top level, including those with a
+/// trailing `if` or `unless`. Statements in blocks are reported as not possible.
 pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
     let mut found = Vec::new();
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
@@ -276,7 +278,7 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
             };
             ledger.impossible(entry, reason);
             if first == "bind" || first == "ssl_bind" {
-                // The server may have other addresses than the default.
+                // The server may listen on other addresses than the default.
                 found.push(SettingAt { entry, name: "bind".to_owned(), values: Vec::new(), is_code: true });
             }
             continue;

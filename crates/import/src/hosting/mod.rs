@@ -1,4 +1,5 @@
-//! Application servers: gunicorn, Puma, Starman and Passenger, as far as their configuration is data.
+//! Importers of application servers: gunicorn, Puma, Starman and Passenger, as far as their configuration is
+//! data.
 
 mod literal;
 
@@ -16,7 +17,7 @@ use crate::kind::ImportKind;
 use literal::{SettingAt, python, ruby};
 use settings::AppSettings;
 
-/// What differs between the servers whatever a configuration says.
+/// Differences between the servers that do not depend on the configuration.
 const GENERAL: [&str; 4] = [
     "The web server and the workers are one: requests and responses are buffered, so that slow clients occupy no worker.",
     "Workers are forked from a process that has loaded the application (`preload`); code that opens connections when it is loaded runs \
@@ -25,10 +26,11 @@ const GENERAL: [&str; 4] = [
     "SIGHUP loads the configuration and the application again, without a lost request.",
 ];
 
-/// Translates the configuration of an application server: its file, a Procfile, a unit of systemd, or `command`, its arguments.
+/// Translates the configuration of an application server: its file, a Procfile, a systemd unit, or `command`,
+/// a command line split into words.
 ///
 /// # Errors
-/// A file that cannot be read, or has nothing of that server; a kind that is no application server.
+/// The file cannot be read or has no configuration of that server, or neither a file nor a command is given.
 pub fn import(kind: ImportKind, file: Option<&Path>, command: &[String]) -> Result<Imported, ImportError> {
     let ledger = ImportLedger::default();
     let mut app = AppSettings::new(&ledger, kind);
@@ -48,7 +50,7 @@ pub fn import(kind: ImportKind, file: Option<&Path>, command: &[String]) -> Resu
                 passengerfile(&mut app, &data);
             }
             _ => {
-                // A file with one command.
+                // A file with a single command.
                 let line =
                     text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or("");
                 command::words(&mut app, &name, 1, &command::split(line));
@@ -69,7 +71,7 @@ pub fn import(kind: ImportKind, file: Option<&Path>, command: &[String]) -> Resu
     })
 }
 
-/// The keys of a Passengerfile.json.
+/// Reads the keys of a Passengerfile.json.
 fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
     for (key, value) in data.entries() {
         match &value.datum {

@@ -1,11 +1,11 @@
-//! Settings of application servers as those of Komainu.
+//! Translation of settings of application servers.
 
 use super::literal::{PER_CORE, SettingAt};
 use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
 use crate::findings::{EntryNumber, ImportLedger};
 use crate::kind::ImportKind;
 
-/// Settings that need no translation, and why.
+/// Settings that need no translation, and the reasons.
 const NEEDLESS: &[(&[&str], &str)] = &[
     (
         &[
@@ -57,7 +57,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["passenger_version", "engine", "log_requests", "friendly_error_pages_auto"], "not needed here"),
 ];
 
-/// Settings that nothing here does, and what to do instead.
+/// Settings without an equivalent, and the alternatives.
 const IMPOSSIBLE: &[(&[&str], &str)] = &[
     (
         &["statsd_host", "statsd_prefix", "dogstatsd_tags"],
@@ -91,7 +91,7 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Settings that guard an application: where they are code, it is closed.
+/// Settings that restrict access to an application: it is closed if their value is code.
 const GUARDS: [&str; 12] = [
     "certfile",
     "keyfile",
@@ -106,10 +106,10 @@ const GUARDS: [&str; 12] = [
     "ssl_verify_mode",
     "pre_request",
 ];
-/// Settings that may guard an application, and are not read.
+/// Settings that may restrict access to an application, and are not interpreted.
 const GUARDS_UNREAD: [&str; 2] = ["nginx_config_template", "ssl_context"];
 
-/// What is collected of an application.
+/// Settings of an application collected from all sources.
 pub(super) struct AppSettings<'a> {
     pub(super) ledger: &'a ImportLedger,
     kind: ImportKind,
@@ -117,21 +117,21 @@ pub(super) struct AppSettings<'a> {
     pub(super) top: TomlSection,
     pub(super) site: TomlSection,
     pub(super) listen: Vec<String>,
-    /// Those of `listen` that speak TLS; all where a certificate is set for all.
+    /// Addresses of `listen` that use TLS; empty with a certificate for all addresses.
     pub(super) tls: Vec<String>,
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
-    /// Whether all addresses speak TLS.
+    /// Whether all addresses use TLS.
     pub(super) is_tls: bool,
-    /// Authorities of the certificates that clients show.
+    /// Authorities of client certificates.
     pub(super) authorities: Option<String>,
-    /// How clients are asked for certificates: in the words of the server.
+    /// Verification mode of client certificates, in the notation of the application server.
     pub(super) asks_clients: Option<(EntryNumber, String)>,
-    /// The port of TLS beside the one in the clear.
+    /// TLS port in addition to the plain one.
     pub(super) tls_port: Option<String>,
-    /// What guarded the application and has no translation.
+    /// Untranslated settings that restricted access to the application.
     pub(super) closed: Vec<EntryNumber>,
-    /// Addresses that are code.
+    /// Addresses whose value is code.
     pub(super) unread_addresses: Vec<EntryNumber>,
     pub(super) host: Option<String>,
     pub(super) port: Option<String>,
@@ -214,7 +214,7 @@ impl<'a> AppSettings<'a> {
         }
     }
 
-    /// Workers and how long they may take. An error is what differs.
+    /// Translates settings of workers and their timeouts. `Err` describes a difference.
     fn process(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
         let seconds = |text: &str, min: u64, max: u64| {
             let count = text.trim_end_matches('s').parse::<f64>().unwrap_or(60.0) as u64;
@@ -302,7 +302,7 @@ impl<'a> AppSettings<'a> {
         Some(Ok(()))
     }
 
-    /// Certificates, and how clients are asked for theirs.
+    /// Translates certificates and the requirements for client certificates.
     fn secured(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
         match one.name.as_str() {
             "ssl_bind" => {
@@ -322,7 +322,7 @@ impl<'a> AppSettings<'a> {
         Some(Ok(()))
     }
 
-    /// Addresses, the application and what surrounds it.
+    /// Translates addresses, the application and its environment.
     fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
         match one.name.as_str() {
             "bind" | "listen" => {
@@ -424,7 +424,7 @@ impl<'a> AppSettings<'a> {
         self.app.set_in("env", name, TomlItem::text(value));
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub(super) fn draft(mut self) -> Draft {
         let (key, default, port) = match self.kind {
             ImportKind::Gunicorn if self.is_asgi => ("asgi", "app:app", "127.0.0.1:8000"),
@@ -440,7 +440,7 @@ impl<'a> AppSettings<'a> {
             Some(name) if name.ends_with(".py") && self.kind == ImportKind::Passenger => "python",
             _ => key,
         };
-        // What a file of Ruby or Perl names is relative to the application's folder.
+        // Names in Ruby and Perl configurations are relative to the directory of the application.
         let folder = match self.app.get("folder") {
             Some(TomlItem::Text(folder)) if matches!(key, "rack" | "psgi") => Some(folder.clone()),
             _ => None,
@@ -474,7 +474,7 @@ impl<'a> AppSettings<'a> {
     }
 }
 
-/// A file with one application and the route to it.
+/// Returns a configuration with one application and its route.
 fn draft_of(
     name: &str,
     app: TomlSection,

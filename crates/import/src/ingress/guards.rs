@@ -1,10 +1,10 @@
-//! Annotations that guard something: client certificates, snippets, and those of which nothing is known.
+//! Annotations that restrict access: client certificates, snippets, and unknown ones.
 
 use super::reader::{IngressReader, PREFIX};
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 
-/// Annotations that are of the hosts of an Ingress, not of its routes.
+/// Annotations that apply to the hosts of an Ingress instead of its routes.
 pub(super) const OF_HOSTS: [&str; 9] = [
     "ssl-redirect",
     "force-ssl-redirect",
@@ -16,9 +16,9 @@ pub(super) const OF_HOSTS: [&str; 9] = [
     "auth-tls-error-page",
     "auth-tls-pass-certificate-to-upstream",
 ];
-/// What is said of lines of nginx.
+/// The remark on snippets of nginx's configuration.
 pub(super) const SNIPPET: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
-/// Annotations of ingress-nginx that refuse nobody, and have no translation.
+/// Annotations of ingress-nginx that refuse no requests and have no translation.
 const HARMLESS: [&str; 46] = [
     "affinity",
     "affinity-canary-behavior",
@@ -67,7 +67,7 @@ const HARMLESS: [&str; 46] = [
     "stream-snippet",
     "upstream-hash-by",
 ];
-/// Words in the names of annotations that another controller reads.
+/// Parts of the annotation domains of other controllers.
 const CONTROLLERS: [&str; 9] = [
     "ingress",
     "traefik",
@@ -81,13 +81,14 @@ const CONTROLLERS: [&str; 9] = [
 ];
 
 impl IngressReader<'_> {
-    /// Closes the routes that an annotation guarded.
+    /// Closes the routes to which an untranslated annotation applies.
     pub(super) fn close(&self, value: &DatumAt, reason: &str, section: &mut TomlSection) {
         value.impossible(self.ledger, reason);
         value.open_ends(self.ledger).into_iter().for_each(|check| section.close(check));
     }
 
-    /// Reports an annotation that has no translation; its routes are closed unless it is known to refuse nobody.
+    /// Reports an annotation without a translation; its routes are closed unless it is known to refuse no
+    /// requests.
     pub(super) fn unknown(&self, name: &str, value: &DatumAt, section: &mut TomlSection) {
         let Some(own) = name.strip_prefix(PREFIX) else {
             let domain = name.split('/').next().unwrap_or("");
@@ -105,7 +106,7 @@ impl IngressReader<'_> {
             return;
         };
         match own {
-            // What may be off, and is.
+            // Disabled features need no translation.
             _ if value.flag() == Some(false) => value.needless(self.ledger, "not needed"),
             "satisfy" => value.differs(self.ledger, "both, addresses and users, are asked for"),
             _ if own.starts_with("canary-")
@@ -123,7 +124,8 @@ impl IngressReader<'_> {
         }
     }
 
-    /// The `client` of `tls` for the certificates that clients have to show, or what stands above the routes that are closed.
+    /// Returns the `client` of `tls` for required client certificates, or the comment above the closed
+    /// routes.
     pub(super) fn client_certificates(
         &self,
         annotations: Option<&DatumAt>,
@@ -173,14 +175,15 @@ impl IngressReader<'_> {
         Some(Err(secret.open_ends(self.ledger).join(" ")))
     }
 
-    /// A file of a secret, which is named with its namespace or without.
+    /// Returns the path of a file of a secret, whose name may include the namespace.
     fn secret(&self, secret: &DatumAt, namespace: &str, file: &str) -> TomlItem {
         let text = secret.text().unwrap_or("");
         let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
         TomlItem::Text(format!("/etc/komainu/tls/{namespace}/{name}/{file}"))
     }
 
-    /// The `tls` of `proxy` for services that speak HTTPS, whose certificates ingress-nginx verifies where an annotation asks for it.
+    /// Returns the `tls` of `proxy` for HTTPS services, whose certificates ingress-nginx verifies only if an
+    /// annotation requests it.
     pub(super) fn upstream_tls(&self, annotations: Option<&DatumAt>, namespace: &str) -> TomlItem {
         let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}proxy-ssl-{name}")));
         let verify = of("verify").filter(|one| one.text() == Some("on") || one.flag() == Some(true));
@@ -203,7 +206,7 @@ impl IngressReader<'_> {
         TomlItem::Table(entries)
     }
 
-    /// Writes what annotations say for the hosts of an Ingress.
+    /// Translates annotations that apply to the hosts of an Ingress.
     pub(super) fn guard_hosts(
         &mut self,
         annotations: Option<&DatumAt>,
@@ -257,7 +260,7 @@ impl IngressReader<'_> {
     }
 }
 
-/// Has a site ask for certificates of clients.
+/// Makes a site require client certificates.
 pub(super) fn ask_clients(site: &mut TomlSection, client: TomlItem) {
     if let Some(certificate @ TomlItem::Text(_)) = site.get("tls").cloned() {
         site.set("tls", TomlItem::Table(vec![("certificate".to_owned(), certificate)]));
@@ -269,7 +272,7 @@ fn items<'a>(spec: Option<&'a DatumAt>, key: &str) -> &'a [DatumAt] {
     spec.and_then(|spec| spec.get(key)).map_or(&[][..], DatumAt::items)
 }
 
-/// The hosts of an Ingress.
+/// Returns the hosts of an Ingress.
 fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
     let of_rule = |rule: &DatumAt| rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
     let mut hosts: Vec<String> = items(spec, "rules").iter().map(of_rule).collect();
@@ -279,7 +282,8 @@ fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
     hosts
 }
 
-/// Sends services the subject of the client's certificate, in the fields of ingress-nginx; clients cannot send these.
+/// Passes the subject of the client certificate to services in the header fields of ingress-nginx, which
+/// clients cannot set.
 pub(super) fn client_fields(section: &mut TomlSection) {
     let set = [
         ("ssl-client-verify", "$tls_client_verify"),
@@ -292,7 +296,7 @@ pub(super) fn client_fields(section: &mut TomlSection) {
     section.set_in("proxy", "request_headers", TomlItem::Table(fields));
 }
 
-/// Adds a limit to those that there are.
+/// Adds a limit to those of a section.
 pub(super) fn add_limit(section: &mut TomlSection, limit: TomlItem) {
     let all = match section.get("limit").cloned() {
         None => limit,
@@ -302,7 +306,7 @@ pub(super) fn add_limit(section: &mut TomlSection, limit: TomlItem) {
     section.set("limit", all);
 }
 
-/// Sets a field of responses.
+/// Sets a header field in a table such as `response_headers`.
 pub(super) fn set_field(section: &mut TomlSection, table: &str, name: &str, value: String) {
     let mut fields = match section.get(table) {
         Some(TomlItem::Table(places)) => match places.iter().find(|(place, _)| place == "set") {
@@ -315,7 +319,7 @@ pub(super) fn set_field(section: &mut TomlSection, table: &str, name: &str, valu
     section.set_in(table, "set", TomlItem::Table(fields));
 }
 
-/// The fields that a snippet sets in responses, if it does nothing else.
+/// Returns the response header fields that a snippet sets, if it does nothing else.
 pub(super) fn fields_of_snippet(text: &str) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     let unquoted = |text: &str| text.trim().trim_matches(['"', '\'']).to_owned();

@@ -1,4 +1,4 @@
-//! Ingresses of Kubernetes, with the annotations of ingress-nginx that are used most.
+//! Importer of Kubernetes Ingresses, with the most common annotations of ingress-nginx.
 
 mod values;
 
@@ -18,7 +18,7 @@ use crate::yaml::documents;
 use reader::{IngressReader, IngressRoute, PREFIX};
 use values::{body_size, rewritten, seconds, sign_in};
 
-/// What differs between the servers whatever a configuration says.
+/// Differences between the servers that do not depend on the configuration.
 const GENERAL: [&str; 4] = [
     "Services are reached by their names in the cluster's DNS (`http://NAME.NAMESPACE.svc:PORT`), through the cluster's balancing, not pod by pod.",
     "The result is one file: Komainu does not watch the cluster. A change of an Ingress needs another import.",
@@ -26,10 +26,11 @@ const GENERAL: [&str; 4] = [
     "Files of certificates are where secrets have to be mounted: /etc/komainu/tls/NAMESPACE/SECRET/.",
 ];
 
-/// Translates Ingresses: manifests in YAML, of one or more documents, or the JSON that `kubectl get ingress -A -o json` prints.
+/// Translates Ingresses: YAML manifests with one or more documents, or the JSON that `kubectl get ingress -A
+/// -o json` prints.
 ///
 /// # Errors
-/// A file that cannot be read, or is neither.
+/// The file cannot be read, or is neither YAML nor JSON.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let (name, text) = read(path)?;
     let ledger = ImportLedger::default();
@@ -89,7 +90,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     reader.write(&mut draft);
     if draft.sites.iter().any(|site| site.section.get("tls").is_some()) {
         draft.top.set("listen", TomlItem::List([":80", ":443"].map(TomlItem::text).into()));
-        // Else a host without `tls` would get a certificate, and redirect to `https`.
+        // Otherwise hosts without `tls` would get a certificate and redirect to `https`.
         for site in draft.sites.iter_mut().filter(|site| site.section.get("tls").is_none()) {
             site.section.set("tls", TomlItem::Flag(false));
         }
@@ -105,7 +106,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
 
 impl<'a> IngressReader<'a> {
     fn write(mut self, draft: &mut Draft) {
-        // As ingress-nginx does it: exact paths first, then the longest.
+        // Same precedence as in ingress-nginx: exact paths first, then the longest.
         self.routes.sort_by_key(|route| (!route.is_exact, std::cmp::Reverse(route.length)));
         let mut hosts: Vec<String> = Vec::new();
         for route in &self.routes {
@@ -132,7 +133,7 @@ impl<'a> IngressReader<'a> {
         }
     }
 
-    /// Reads the names of a service's ports.
+    /// Reads the named ports of a service.
     fn service(&mut self, item: &DatumAt) {
         if item.get("kind").and_then(DatumAt::text) != Some("Service") {
             return;
@@ -238,7 +239,7 @@ impl<'a> IngressReader<'a> {
                     _ => TomlItem::text("auto"),
                 };
                 let site = self.site(&host.to_lowercase());
-                // Another object of the same host may ask for certificates of clients.
+                // Another Ingress for the same host may require client certificates.
                 let client = match site.get("tls") {
                     Some(TomlItem::Table(known)) => known.iter().find(|(key, _)| key == "client").cloned(),
                     _ => None,
@@ -371,7 +372,8 @@ impl<'a> IngressReader<'a> {
         section.set_in("proxy", "to", TomlItem::Text(format!("{scheme}://{name}.{namespace}.svc:{number}")));
     }
 
-    /// Writes what the less usual annotations say; false where there is no more to report.
+    /// Translates the less common annotations. Returns false if the annotation is unknown or has been
+    /// reported already.
     fn more(&self, name: &str, value: &DatumAt, section: &mut TomlSection) -> bool {
         let text = value.text().unwrap_or("");
         let networks = || TomlItem::List(text.split(',').map(|one| TomlItem::text(one.trim())).collect());
@@ -449,7 +451,7 @@ impl<'a> IngressReader<'a> {
         true
     }
 
-    /// Writes what annotations say for all routes; returns the scheme of the services.
+    /// Translates annotations that apply to all routes; returns the scheme of the services.
     fn annotations(&self, all: Option<&DatumAt>, namespace: &str, section: &mut TomlSection) -> &'static str {
         let mut scheme = "http";
         section.set_in("limits", "body", TomlItem::text("1MiB"));
@@ -545,7 +547,7 @@ impl<'a> IngressReader<'a> {
     }
 }
 
-/// Where browsers are sent to sign in, where a server is asked.
+/// Returns the target of the redirect to the login page, if `auth-url` is translated.
 fn signs_in(all: Option<&DatumAt>, text: &str) -> Option<String> {
     let other = |name: &str| all?.get(&format!("{PREFIX}{name}")).and_then(DatumAt::text);
     other("auth-url").filter(|url| !url.contains('$'))?;

@@ -1,12 +1,12 @@
-//! What is collected of Ingresses.
+//! State of the Ingress importer: collected routes, sites and ports.
 
 use crate::draft::TomlSection;
 use crate::findings::ImportLedger;
 
-/// The start of the names of ingress-nginx's annotations.
+/// Prefix of ingress-nginx's annotations.
 pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
-/// A route of a host, with what decides its order.
+/// A route of a host, with the keys of its precedence.
 pub(super) struct IngressRoute {
     pub(super) host: String,
     pub(super) is_exact: bool,
@@ -17,16 +17,16 @@ pub(super) struct IngressRoute {
 pub(super) struct IngressReader<'a> {
     pub(super) ledger: &'a ImportLedger,
     pub(super) routes: Vec<IngressRoute>,
-    /// What sites have beside their routes, by host.
+    /// Directives of sites other than routes, by host.
     pub(super) sites: Vec<(String, TomlSection)>,
-    /// Ports of services with names: namespace, service, port, number.
+    /// Named ports of services: namespace, service, port name, number.
     pub(super) ports: Vec<(String, String, String, u64)>,
-    /// Hosts all of whose routes are closed, with what stands above them.
+    /// Hosts whose routes are all closed, with the comment above them.
     pub(super) closed: Vec<(String, String)>,
 }
 
 impl IngressReader<'_> {
-    /// The directives of a host beside its routes.
+    /// Returns the directives of a host other than routes.
     pub(super) fn site(&mut self, host: &str) -> &mut TomlSection {
         let at = match self.sites.iter().position(|(known, _)| known == host) {
             Some(at) => at,

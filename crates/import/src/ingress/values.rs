@@ -1,10 +1,10 @@
-//! Values of annotations.
+//! Translation of annotation values.
 
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 
-/// The `timeouts` of `proxy` with one more.
+/// Returns the `timeouts` of `proxy` with another one added.
 pub(super) fn seconds(section: &TomlSection, key: &str, text: &str) -> TomlItem {
     let value = format!("{}s", text.trim_end_matches('s').parse::<u64>().unwrap_or(60).clamp(1, 86_400));
     let mut entries = match section.get("proxy") {
@@ -18,13 +18,13 @@ pub(super) fn seconds(section: &TomlSection, key: &str, text: &str) -> TomlItem 
     TomlItem::Table(entries)
 }
 
-/// Where browsers are sent to sign in: the URL that they asked for is a parameter.
+/// Returns the target of the redirect to the login page, with the requested URL as a parameter.
 pub(super) fn sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
     let mut to = text.to_owned();
     for host in ["$host", "$http_host", "$best_http_host"] {
         for scheme in ["$scheme", "$pass_access_scheme", "https", "http"] {
             to = to.replace(&format!("{scheme}://{host}$escaped_request_uri"), "$url");
-            // A path is one of the same host.
+            // A path is a URL on the same host.
             to =
                 to.strip_prefix(&format!("{scheme}://{host}/")).map_or(to.clone(), |path| format!("/{path}"));
         }
@@ -37,7 +37,7 @@ pub(super) fn sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
     (to.matches('$').count() == to.matches("$url").count()).then_some(to)
 }
 
-/// A size of nginx.
+/// Translates a size in nginx's notation.
 pub(super) fn body_size(text: &str) -> String {
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
     match (digits.parse::<u64>(), text.to_lowercase().chars().last()) {
@@ -50,7 +50,7 @@ pub(super) fn body_size(text: &str) -> String {
     }
 }
 
-/// `rewrite-target`: the path's prefix is replaced.
+/// Translates `rewrite-target`, which replaces the prefix of the path.
 pub(super) fn rewritten(
     ledger: &ImportLedger,
     target: &DatumAt,

@@ -1,4 +1,4 @@
-//! Who may ask, how often, and how much: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
+//! Translation of access control and limits: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
 use super::scope::{Scope, bytes, duration, field_name, milliseconds, size};
 use super::tree::NginxDirective;
@@ -6,7 +6,7 @@ use super::work::{Translation, UNKNOWN_CLIENTS};
 use crate::draft::{TomlItem, TomlSection};
 
 impl Translation<'_> {
-    /// Writes what is checked before a route answers. Nothing of it counts before `return`, as in nginx.
+    /// Writes the access checks of a route. As in nginx, they do not apply to `return`.
     pub(crate) fn access(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         self.addresses(scope, section);
         self.password(scope, section);
@@ -29,7 +29,7 @@ impl Translation<'_> {
         }
     }
 
-    /// What asked somebody else who may come in: `auth_request`, and what there is nothing for here.
+    /// Translates `auth_request`, and reports access checks without an equivalent.
     fn guards(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         const GUARDS: [&str; 5] =
             ["auth_request", "auth_jwt", "access_by_lua_block", "access_by_lua_file", "secure_link"];
@@ -78,7 +78,7 @@ impl Translation<'_> {
         }
     }
 
-    /// The URL that `auth_request` asks: that of `proxy_pass` in its location.
+    /// Returns the URL of the `auth_request` subrequest: that of `proxy_pass` in its location.
     fn asked(&self, guard: &NginxDirective, scope: &Scope<'_>) -> Option<String> {
         let path = guard.first();
         let is_it = |one: &&NginxDirective| {
@@ -94,7 +94,7 @@ impl Translation<'_> {
             url.split_once("://").map_or(url.matches(':').count() > 1, |(_, rest)| rest.contains('/'));
         let name = url.split_once("://")?.1.split(['/', ':']).next()?;
         match (self.is_upstream(name), has_path) {
-            // A group cannot be asked.
+            // `auth` does not support upstream groups.
             (true, _) => None,
             (_, true) => Some(url),
             (_, false) => Some(format!("{url}{path}")),
@@ -199,7 +199,7 @@ impl Translation<'_> {
         }
     }
 
-    /// The directive of this kind that makes a zone.
+    /// Returns the directive of this kind that defines a zone.
     fn zone(&self, kind: &str, zone: &str) -> Option<&NginxDirective> {
         let is_it = |found: &&NginxDirective| {
             let mut zones = found.args.iter().filter_map(|arg| arg.strip_prefix("zone="));
@@ -208,7 +208,7 @@ impl Translation<'_> {
         self.http.all(kind).into_iter().find(is_it)
     }
 
-    /// `limit_conn`: requests under way at the same time.
+    /// Translates `limit_conn`, a limit of concurrent requests.
     fn concurrent(&self, one: &NginxDirective, status: Option<&NginxDirective>) -> Option<TomlItem> {
         let (zone, count) = (one.first(), one.arg(1).parse::<u64>().ok().filter(|count| *count > 0));
         let found = self.zone("limit_conn_zone", zone);
@@ -299,7 +299,7 @@ impl Translation<'_> {
         Some(TomlItem::Table(limit))
     }
 
-    /// Writes limits and timeouts that sites and routes may have.
+    /// Writes the limits and timeouts of sites and routes.
     pub(crate) fn sizes(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let body = match scope.one("client_max_body_size") {
             Some(one) => {
@@ -313,7 +313,7 @@ impl Translation<'_> {
                     }
                 }
             }
-            // The default of nginx.
+            // nginx's default.
             None => "1MiB".to_owned(),
         };
         section.set_in("limits", "body", TomlItem::Text(body));
@@ -323,7 +323,7 @@ impl Translation<'_> {
         self.bandwidth(scope, section);
     }
 
-    /// Writes how fast responses are sent.
+    /// Writes the bandwidth limit of responses.
     fn bandwidth(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let after = scope.one("limit_rate_after");
         let Some(one) = scope.one("limit_rate") else {
@@ -361,7 +361,7 @@ impl Translation<'_> {
         );
     }
 
-    /// Such settings of one server: they are for all here.
+    /// Translates connection settings of one server, which apply to all servers in Komainu.
     pub(crate) fn connection_settings_of_server(&self, scope: &Scope<'_>, top: &mut TomlSection) {
         let names = [
             "client_header_timeout",
@@ -390,7 +390,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Timeouts and limits that the whole server has.
+    /// Translates the connection timeouts and limits of the whole server.
     pub(crate) fn connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
         self.time(scope, "client_header_timeout", top, ("timeouts", "head"), (10, 3_600_000));
         if let Some(one) = scope.one("keepalive_timeout") {
@@ -423,7 +423,7 @@ impl Translation<'_> {
     }
 }
 
-/// Has a route answer 403 in place of what it did.
+/// Replaces the actions of a route by a 403 response.
 pub(crate) fn refuse(section: &mut TomlSection) {
     for action in [
         "files",
@@ -443,7 +443,7 @@ pub(crate) fn refuse(section: &mut TomlSection) {
     section.set("respond", TomlItem::Number(403));
 }
 
-/// How a key counts in another way than nginx's.
+/// Returns the difference between a key of `limit` and that of nginx.
 fn key_difference(key: &str) -> Option<&'static str> {
     match key.split(':').next() {
         Some("query") => Some(
@@ -456,7 +456,7 @@ fn key_difference(key: &str) -> Option<&'static str> {
     }
 }
 
-/// What a zone counts by, as a `key` of `limit`.
+/// Translates the key of a zone to a `key` of `limit`.
 fn rate_key(key: &str) -> Option<String> {
     let key = key.replace(['{', '}'], "");
     Some(match key.as_str() {

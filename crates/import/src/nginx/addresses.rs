@@ -1,4 +1,4 @@
-//! Addresses of a scratch copy: listeners, stubs in the place of upstream servers, and files for error pages.
+//! Addresses of a scratch copy: listeners, stubs that replace upstream servers, and files for error pages.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ impl ScratchPlan<'_, '_> {
         Ok(())
     }
 
-    /// The stub for an address of the old configuration; groups keep their names.
+    /// Returns the stub for an address of the original configuration; groups keep their names.
     pub(super) fn address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
         match self.groups.iter().any(|name| name == old) {
             true => Ok(old.to_owned()),
@@ -60,7 +60,7 @@ impl ScratchPlan<'_, '_> {
         Ok(format!("127.0.0.1:{port}"))
     }
 
-    /// A URL of an upstream server with the stub's address. What depends on the request becomes one stub.
+    /// Replaces the address in a URL by that of a stub. Addresses that depend on the request share one stub.
     pub(super) fn url(
         &mut self,
         old: &str,
@@ -83,7 +83,7 @@ impl ScratchPlan<'_, '_> {
                 (rest[..end].to_owned(), rest[end..].to_owned())
             }
         };
-        // `http://group$request_uri`: the name ends where the variable begins.
+        // In `http://group$request_uri` the name ends where the variable begins.
         let (authority, path) = match authority.find('$') {
             Some(at) if at > 0 && !authority[..at].ends_with(':') => {
                 (authority[..at].to_owned(), format!("{}{path}", &authority[at..]))
@@ -128,7 +128,7 @@ impl ScratchPlan<'_, '_> {
         Ok(())
     }
 
-    /// The scratch port of an address. Every address of the machine is one, whether for IPv4 or IPv6.
+    /// Returns the scratch port of an address. Wildcard addresses of IPv4 and IPv6 share one port.
     pub(super) fn listener(&mut self, old: &str, tls: bool) -> Result<u16, String> {
         let name = listener_name(old);
         if let Some(known) = self.listeners.iter_mut().find(|known| known.name == name) {
@@ -140,7 +140,8 @@ impl ScratchPlan<'_, '_> {
         Ok(port)
     }
 
-    /// Files for error pages, in every folder: which one has them depends on locations.
+    /// Creates files for error pages in every directory, because the directory depends on the location of the
+    /// page.
     pub(super) fn error_pages(&mut self, main: &[NginxDirective]) {
         let mut targets = BTreeSet::new();
         super::tree::visit(main, &mut |one| {
@@ -177,7 +178,7 @@ impl ScratchPlan<'_, '_> {
     }
 }
 
-/// An address with its port; `*` for all of the machine.
+/// Returns an address with its port; the host is `*` for wildcard addresses.
 pub(super) fn listener_name(old: &str) -> String {
     let (host, port) = match old {
         _ if old.starts_with("unix:") => return old.to_owned(),

@@ -1,4 +1,5 @@
-//! Paths that a server makes inside of it: what nginx executes for them again, and what the search for a route does.
+//! Internal changes of the path: differences between nginx, which executes the rewrite directives of the
+//! server once, and Komainu, which restarts the search for a route.
 
 use super::conditions::IfConditions;
 use super::place::{Place, ServerLocations};
@@ -9,7 +10,7 @@ use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{literal_start, path_expression, path_matches};
 use crate::paths::from_literal;
 
-/// The paths that a `rewrite` makes: how they begin, and whether that is all.
+/// Paths that a `rewrite` produces: their literal beginning, and whether that is the whole path.
 struct RewrittenPaths<'t> {
     start: &'t str,
     is_whole: bool,
@@ -24,12 +25,12 @@ impl<'t> RewrittenPaths<'t> {
         }
     }
 
-    /// A pattern for them; none where they may be all.
+    /// Returns a pattern for the paths; `None` if they may be any.
     fn pattern(&self) -> Option<String> {
         (self.start.len() > 1).then(|| from_literal(self.start, !self.is_whole)).flatten()
     }
 
-    /// Whether a pattern may match one of them.
+    /// Whether a pattern may match one of the paths.
     fn may_match(&self, pattern: &str) -> bool {
         let head = literal_start(pattern);
         match self.is_whole {
@@ -40,11 +41,12 @@ impl<'t> RewrittenPaths<'t> {
 }
 
 impl<'d> Translation<'d> {
-    /// Whether the search for a route, which begins again with the first one, finds what nginx finds for the new path `to`: nginx executes
-    /// what stands in the server once. A route that is found again gets an exception.
+    /// Checks whether the search for a route, which restarts with the first route, selects what nginx selects
+    /// for the new path `to`: nginx executes the rewrite directives of the server only once. A route that
+    /// would match again gets an exception.
     ///
     /// # Errors
-    /// What would be executed again.
+    /// Directives would be executed again.
     pub(crate) fn search_again(
         &self,
         one: &NginxDirective,
@@ -82,7 +84,7 @@ impl<'d> Translation<'d> {
                 other.name,
                 other.args.join(" ")
             );
-            // What refuses more, or redirects, opens nothing.
+            // Directives that refuse or redirect do not grant access.
             let body = if other.name == "if" { other.inner() } else { std::slice::from_ref(other) };
             if !body.iter().all(|one| one.name == "set" || refuses(one)) {
                 return Err(format!("{what}: what it changes is refused (403)"));
@@ -98,11 +100,13 @@ impl<'d> Translation<'d> {
             None => vec!["*".to_owned()],
         };
         let finds_itself = own_paths.iter().any(|pattern| made.may_match(pattern));
-        // A location that finds its own path goes round in nginx too, unless another location has the path.
+        // A location that matches its own result loops in nginx too, unless the path belongs to another
+        // location.
         let belongs_to_other =
             || made.is_whole && around.at(made.start).is_some_and(|other| other.entry != place.entry);
         if finds_itself && (is_server || belongs_to_other()) {
-            // Of an expression that finds every path, each path that it makes is one for which something else asks.
+            // A rewrite of the server can exclude the new paths only if they are a single path, or if its
+            // expression matches every path.
             let is_safe = made.is_whole || EVERYTHING.contains(&one.first());
             let Some(pattern) = made.pattern().filter(|_| is_safe || !is_server) else {
                 return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".to_owned());
@@ -115,7 +119,8 @@ impl<'d> Translation<'d> {
         Ok(())
     }
 
-    /// Whether something that stands in the server acts on a path inside of it, although it did not on that of the request.
+    /// Whether a directive of the server acts on an internal path although it did not act on that of the
+    /// request.
     pub(crate) fn server_acts_on(&self, path: &str, around: &ServerLocations<'d>) -> bool {
         let made = RewrittenPaths::of(path);
         around.server.own().iter().any(|one| match one.name.as_str() {
@@ -127,7 +132,7 @@ impl<'d> Translation<'d> {
         })
     }
 
-    /// Whether an `if` of the server may be met by a path that was rewritten, although it was not by the one before.
+    /// Whether a rewritten path may meet an `if` of the server that the previous path did not meet.
     fn acts_again(
         &self,
         one: &'d NginxDirective,

@@ -1,4 +1,4 @@
-//! `proxy_cache` and what belongs to it.
+//! Translation of `proxy_cache` and related directives.
 
 use super::scope::{Scope, TextPart, bytes, constants, duration, field_name, milliseconds, parts, size};
 use super::tree::{NginxDirective, unique};
@@ -6,7 +6,7 @@ use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 const YEAR_MS: u64 = 365 * 86_400_000;
-/// Fields and cookies that a key may have.
+/// Maximum number of fields and cookies in a cache key.
 const KEY_PARTS_MAX: usize = 16;
 
 impl Translation<'_> {
@@ -79,7 +79,7 @@ impl Translation<'_> {
         );
     }
 
-    /// The store: `[cache]`, from the `proxy_cache_path` of the zone.
+    /// Translates the `proxy_cache_path` of a zone to the store, `[cache]`.
     fn store(&self, zone: &NginxDirective, protocol: &str) {
         let is_zone = |path: &&NginxDirective| {
             path.args.iter().any(|arg| {
@@ -133,8 +133,8 @@ impl Translation<'_> {
         ]))
     }
 
-    /// `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that pass the cache. False where there is one that no rule has: what
-    /// is for one client must not be sent to another.
+    /// Translates `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that bypass the cache.
+    /// Returns false if a condition has no equivalent, because private responses must not be shared.
     fn bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) -> bool {
         let mut are_known = true;
         let all = |name: &str| scope.all(&format!("{protocol}_{name}"));
@@ -174,8 +174,8 @@ impl Translation<'_> {
         are_known
     }
 
-    /// `proxy_cache_key`: what the key has beside scheme, host and path. False where it has a variable that no key has: what is for one
-    /// client must not be sent to another.
+    /// Translates `proxy_cache_key`: the parts of the key besides scheme, host and path. Returns false if a
+    /// variable has no equivalent, because private responses must not be shared.
     fn key(
         &self,
         one: Option<&NginxDirective>,

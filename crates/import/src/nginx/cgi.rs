@@ -1,4 +1,5 @@
-//! `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: servers that speak these protocols, and what they are sent.
+//! Translation of `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: the servers and the variables that they
+//! receive.
 
 use super::scope::{Scope, TemplateUse, constants, milliseconds};
 use super::tree::NginxDirective;
@@ -7,7 +8,7 @@ use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Variables that every server of these protocols gets.
+/// Variables that Komainu sends by default.
 const OWN_VARIABLES: [&str; 26] = [
     "QUERY_STRING",
     "REQUEST_METHOD",
@@ -37,7 +38,8 @@ const OWN_VARIABLES: [&str; 26] = [
     "UWSGI_SCHEME",
 ];
 
-/// Other settings of these protocols, and why nothing is written for them; behind a \u{1}, what differs.
+/// Other settings of these protocols, and the reason why they are not translated; after a \u{1}, the
+/// difference.
 const SETTINGS: [(&str, &str); 19] = [
     ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
     ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
@@ -63,7 +65,7 @@ const SETTINGS: [(&str, &str); 19] = [
     ("store", "\u{1}responses are not written as files: `cache` keeps them"),
 ];
 
-/// The address of such a server without its protocol.
+/// Returns the address of a server without the scheme.
 fn bare(address: &str) -> String {
     let address = ["uwsgi://", "fastcgi://", "scgi://", "http://"]
         .iter()
@@ -75,18 +77,18 @@ fn bare(address: &str) -> String {
     }
 }
 
-/// What one variable is sent, compared with what Komainu sends by itself.
+/// Value of one variable, compared with the one that Komainu sends by default.
 enum CgiValue {
-    /// The same.
+    /// Equal to Komainu's.
     Same,
-    /// Something else.
+    /// A different value.
     Value(String),
-    /// The folder of scripts is another one for the server.
+    /// The upstream server uses another directory for the scripts.
     Root(String),
 }
 
 impl<'d> Translation<'d> {
-    /// Writes `to` or `upstream` of `php` or `proxy`; false where the server depends on the request.
+    /// Writes `to` or `upstream` of `php` or `proxy`. Returns false if the server depends on the request.
     fn cgi_server(
         &self,
         pass: &NginxDirective,
@@ -116,7 +118,8 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// Writes the `proxy` of a location whose server speaks FastCGI, uwsgi or SCGI, and runs no scripts among files.
+    /// Writes the `proxy` of a location with a FastCGI, uwsgi or SCGI server that does not run scripts stored
+    /// among static files.
     pub(crate) fn cgi(&self, pass: &NginxDirective, scope: &Scope<'d>, section: &mut TomlSection) {
         let protocol = match pass.name.as_str() {
             "fastcgi_pass" => "fastcgi",
@@ -136,7 +139,8 @@ impl<'d> Translation<'d> {
         section.set("proxy", short(proxy));
     }
 
-    /// Where every request is for one script, what nginx sends of its folder, and that nothing of the path is behind it.
+    /// Completes the variables of a FastCGI location that sets SCRIPT_FILENAME: DOCUMENT_ROOT, SCRIPT_NAME,
+    /// an empty PATH_INFO and REDIRECT_STATUS.
     fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
         let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
         let has = |name: &str| variables.iter().any(|(known, _)| known == name);
@@ -161,7 +165,8 @@ impl<'d> Translation<'d> {
         proxy.set_in("variables", "REDIRECT_STATUS", TomlItem::text("200"));
     }
 
-    /// The `php` of a route: `front` is the script for all other paths, `root` the folder of the scripts as nginx has it.
+    /// Returns the `php` of a route: `front` is the script for all other paths, `root` the directory of the
+    /// scripts in nginx's configuration.
     pub(crate) fn php_servers(
         &self,
         pass: &NginxDirective,
@@ -182,7 +187,8 @@ impl<'d> Translation<'d> {
         Some(short(php))
     }
 
-    /// Settings that all these protocols have. `scripts` is for `php`: the root of its scripts, where it is known.
+    /// Translates the settings that these protocols share. `scripts` is set for `php`: the root of its
+    /// scripts, if known.
     fn cgi_settings(
         &self,
         protocol: &str,
@@ -275,7 +281,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// `charset` is for files alone.
+    /// Reports that `charset` applies only to files.
     pub(crate) fn charset_of_files(&self, scope: &Scope<'_>) {
         if let Some(one) = scope.one("charset").filter(|one| one.first() != "off") {
             self.ledger
@@ -283,7 +289,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// `proxy_intercept_errors` and its likes: `error_pages` in place of the errors of upstream servers.
+    /// Translates `proxy_intercept_errors` and its variants: error pages replace errors of upstream servers.
     pub(crate) fn intercepts(&self, one: Option<&NginxDirective>, section: &mut TomlSection) {
         let Some(one) = one else { return };
         self.ledger.translated(one.entry);
@@ -314,7 +320,7 @@ fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Optio
             Some(before) if before.starts_with('/') && !before.contains('$') => {
                 CgiValue::Root(before.to_owned())
             }
-            // The script of the location itself, or its file.
+            // The script or the file of the location itself.
             _ if plain == "$request_filename" || plain.ends_with(".php") => CgiValue::Same,
             _ => CgiValue::Value(value),
         };
@@ -348,7 +354,7 @@ fn speaks_tls(scope: &Scope<'_>) -> bool {
     scope.all("listen").iter().any(|one| one.args.iter().any(|arg| arg == "ssl"))
 }
 
-/// A table with `to` alone as its server.
+/// Reduces a table that has only `to` to its value.
 fn short(proxy: TomlSection) -> TomlItem {
     match proxy.entries.as_slice() {
         [(key, to)] if key == "to" => to.clone(),

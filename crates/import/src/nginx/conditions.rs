@@ -1,4 +1,4 @@
-//! `if`: what routes can ask for in its place.
+//! Translation of `if` to conditions of routes.
 
 use super::guards::{inexact, inexact_field, other_values};
 use super::rewrite::slash_apart;
@@ -10,16 +10,16 @@ use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, quoted};
 use crate::paths::{from_literal, hosts_from_regex};
 
-/// A condition of a route, and the variable that it is about with its value, where that is known.
+/// A condition of a route, and the variable that it tests with its value, if that is known.
 pub(crate) type IfCondition<'d> = (RouteCondition, Option<(String, &'d str)>);
 
-/// When an `if` is met.
+/// Requests for which the condition of an `if` is true.
 pub(crate) enum IfConditions<'d> {
-    /// For every request.
+    /// All requests.
     Always,
-    /// For none.
+    /// No requests.
     Never,
-    /// Where any of these conditions is met.
+    /// Requests that meet any of these conditions.
     Any(Vec<IfCondition<'d>>),
 }
 
@@ -36,7 +36,7 @@ impl<'d> Translation<'d> {
         section.set_in("maintenance", "file", TomlItem::Text(file));
     }
 
-    /// The file whose presence has a server answer 503 to everything.
+    /// Returns the file whose existence makes a server answer 503 to all requests.
     pub(crate) fn maintenance_of(&self, one: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
         let [answer] = one.inner() else { return None };
         if answer.name != "return" || answer.args != ["503"] {
@@ -50,10 +50,10 @@ impl<'d> Translation<'d> {
         is_file.then(|| self.file(&file))
     }
 
-    /// The conditions of routes for an `if`; any of them is enough.
+    /// Translates the condition of an `if` to conditions of routes, of which one has to be met.
     ///
     /// # Errors
-    /// Why routes cannot ask for it.
+    /// The reason why routes cannot express the condition.
     pub(crate) fn if_conditions(
         &self,
         one: &'d NginxDirective,
@@ -63,7 +63,7 @@ impl<'d> Translation<'d> {
         let (variable, operator, value) = match words.as_slice() {
             [variable] if variable.starts_with('$') => (*variable, "", ""),
             [variable, operator, value] if variable.starts_with('$') => (*variable, *operator, *value),
-            // An empty text is left of `""`.
+            // `""` has been parsed to an empty word, which `words` drops.
             [variable, operator @ ("=" | "!=")] if variable.starts_with('$') => (*variable, *operator, ""),
             [operator, _] if operator.starts_with(['-', '!']) => {
                 return Err("whether there is a file is asked by `files` alone (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".to_owned());
@@ -130,7 +130,8 @@ impl<'d> Translation<'d> {
         Ok(IfConditions::Any(found.into_iter().map(|condition| (condition, None)).collect()))
     }
 
-    /// The conditions under which the value of a map is the one that an `if` asks for, each with that value.
+    /// Returns the conditions under which the value of a map meets the condition of an `if`, each with that
+    /// value.
     fn compared_map(
         &self,
         one: &NginxDirective,
@@ -138,7 +139,7 @@ impl<'d> Translation<'d> {
         (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
     ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
         let is_guard = !one.inner().iter().all(super::rewrite::answers);
-        // A value with text between its variables is neither empty nor `0`.
+        // A value with literal text is neither empty nor `0`.
         let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
         let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
         let mut values = block.inner().iter().map(NginxDirective::first);
@@ -154,14 +155,14 @@ impl<'d> Translation<'d> {
         Ok(found)
     }
 
-    /// Reports what stands in an `if` that was not translated.
+    /// Reports the directives in an `if` that was not translated.
     pub(crate) fn lost(&self, one: &NginxDirective) {
         for inner in one.inner() {
             self.ledger.impossible(inner.entry, "it belongs to an `if` that was not translated");
         }
     }
 
-    /// `if ($invalid_referer)`: the condition that no page of `valid_referers` is the one that a request comes from.
+    /// Returns the condition for `if ($invalid_referer)`: the Referer matches none of `valid_referers`.
     fn invalid_referer(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
         let valid = scope.all("valid_referers");
         let mut pages = Vec::new();
@@ -180,7 +181,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The pages of one word of `valid_referers`.
+    /// Translates one argument of `valid_referers` to patterns of pages.
     fn pages(&self, word: &str, one: &NginxDirective, scope: &Scope<'d>) -> Result<Vec<String>, String> {
         match word {
             "none" => Ok(vec!["none".to_owned()]),
@@ -214,7 +215,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The words of a condition, without its parentheses.
+/// Returns the words of a condition, without its parentheses.
 pub(crate) fn words(one: &NginxDirective) -> Vec<&str> {
     let last = one.args.len().saturating_sub(1);
     let bare = |(at, word): (usize, &'_ String)| -> (usize, usize) {
@@ -234,7 +235,7 @@ pub(crate) fn words(one: &NginxDirective) -> Vec<&str> {
         .collect()
 }
 
-/// The operator, where an `if` asks for a file: what `try_files` says in another way.
+/// Returns the operator of an `if` that tests for a file.
 pub(crate) fn file_operator(one: &NginxDirective) -> Option<&str> {
     let words = words(one);
     match words.as_slice() {
@@ -250,7 +251,8 @@ pub(crate) fn file_operator(one: &NginxDirective) -> Option<&str> {
     }
 }
 
-/// An `if` that asks whether there is no file, and passes everything else to a script or refuses it: `files` and `php` do the same.
+/// Whether an `if` tests for a missing file and passes such requests to a script or answers 404: `files` and
+/// `php` do the same.
 pub(crate) fn is_of_files(one: &NginxDirective) -> bool {
     let is_for_missing = matches!(file_operator(one), Some("!-f" | "!-e"));
     let is_plain = |inner: &NginxDirective| match inner.name.as_str() {
@@ -262,14 +264,14 @@ pub(crate) fn is_of_files(one: &NginxDirective) -> bool {
     is_for_missing && one.inner().iter().all(is_plain)
 }
 
-/// The script that a path with variables names: `/index.php` of `/index.php?$args`.
+/// Returns the script in a target with variables: `/index.php` for `/index.php?$args`.
 pub(crate) fn front_script(path: &str) -> Option<&str> {
     let end = path.find(".php")? + ".php".len();
     let script = &path[..end];
     (script.starts_with('/') && !script.contains(['$', '?'])).then_some(script)
 }
 
-/// The value of a variable, where it is the same for all requests of a server.
+/// Returns the value of a variable if it is the same for all requests of a server.
 fn constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     if let "scheme" | "https" = name {
         let server = scope.levels.iter().find(|level| level.iter().any(|one| one.name == "listen"));
@@ -288,7 +290,8 @@ fn constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     (!value.contains('$')).then_some(value)
 }
 
-/// The conditions of routes for a comparison, any of which is enough. `operator` is `=`, `~`, `~*` or nothing.
+/// Translates a comparison to conditions of routes, of which one has to be met. `operator` is `=`, `~`, `~*`
+/// or empty.
 fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
     if !matches!(operator, "" | "=" | "~" | "~*") {
         return Err(format!("nginx has no `{operator}`"));
@@ -339,14 +342,15 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
     }
 }
 
-/// The methods of a comparison: a word, or an expression of words such as `^(GET|POST)$`.
+/// Returns the methods in a comparison: a word, or an expression of words such as `^(GET|POST)$`.
 fn methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
     let words = match operator {
         "=" => value,
         _ => {
             let inner = value.strip_prefix('^').and_then(|value| value.strip_suffix('$')).unwrap_or(value);
             let in_group = |start| inner.strip_prefix(start).and_then(|inner| inner.strip_suffix(')'));
-            // `^GET|POST$` is bound on one side each, which is the same for methods that there are.
+            // Each alternative of `^GET|POST$` is anchored on one side only, which makes no difference for
+            // existing methods.
             in_group("(?:").or_else(|| in_group("(")).unwrap_or(inner)
         }
     };

@@ -1,4 +1,4 @@
-//! Files: `root`, `alias`, `index`, `try_files`, `autoindex`.
+//! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
 use super::conditions::words;
 use super::php::FrontScript;
@@ -18,23 +18,23 @@ pub(super) const NO_PAGE: &str =
 /// The remark on `autoindex` beside `expires`.
 pub(super) const NOT_IN_LISTINGS: &str = "listings have no `Cache-Control`";
 
-/// What the last word of `try_files` asks for.
+/// Meaning of the last argument of `try_files`.
 pub(crate) enum Last<'d> {
-    /// Nothing but the files.
+    /// Only files.
     Files,
-    /// A named location, whose action answers what no file does.
+    /// A named location that handles paths without a file.
     Named(&'d NginxDirective),
 }
 
-/// What is said of fields of locations of which one leads to a page of the other.
+/// The remark on header fields if one of two locations leads to a page of the other.
 pub(crate) const LED_TO: &str =
     "a page that another location's `index` or `try_files` leads to has the fields of that location here";
 
-/// Extensions of a `types` block that are written: longer ones are a copy of the list that every server has.
+/// Maximum number of extensions of a translated `types` block: longer ones are copies of the usual list.
 const TYPES_MAX: usize = 40;
 
 impl<'d> Translation<'d> {
-    /// Writes the `files` of a location. `front` is the script for all that is no file.
+    /// Writes the `files` of a location. `front` is the script that handles paths without a file.
     pub(crate) fn files(
         &self,
         place: &Place<'d>,
@@ -55,7 +55,7 @@ impl<'d> Translation<'d> {
         let has_index = self.index(place, around, &mut files);
         self.file_settings(scope, &mut files);
         if !has_index {
-            // The page may be what keeps clients from seeing what is in a folder.
+            // The index page may exist to hide the contents of a directory.
             files.remove("listing");
         }
         self.media_types(scope, &mut files);
@@ -75,7 +75,7 @@ impl<'d> Translation<'d> {
         last
     }
 
-    /// Writes `index`, and returns whether folders have their pages.
+    /// Writes `index`, and returns whether index pages are served.
     fn index(&self, place: &Place<'d>, around: &ServerLocations<'d>, files: &mut TomlSection) -> bool {
         let index = place.scope.all("index");
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
@@ -109,8 +109,9 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// The location that answers in place of this one where `index` finds a page, if it does something else: nginx begins the search again
-    /// with the path of the page, and executes what stands in the server again.
+    /// Returns the location that serves an index page instead of this one, if it behaves differently: nginx
+    /// restarts the selection with the path of the page, and executes the rewrite directives of the server
+    /// again.
     fn index_elsewhere(
         &self,
         place: &Place<'d>,
@@ -129,7 +130,7 @@ impl<'d> Translation<'d> {
             let other = around.at(&format!("{folder}{name}")).unwrap_or(&server);
             return (!self.answers_alike(place, other)).then(|| (other.matcher.shown(), other.entry));
         }
-        // The path of the page may not be one of a location whose expression is bound to the end.
+        // An expression that is anchored at the end may not match the path of the page.
         let keeps = |pattern: &String| match pattern.strip_prefix('~') {
             Some(regex) => !regex.contains('$'),
             None => pattern.ends_with('*'),
@@ -144,7 +145,7 @@ impl<'d> Translation<'d> {
                 let is_it = if matches!(other.matcher, Matcher::Exact(_)) { last == name } else { is_start };
                 is_it && place.paths.matches(folder)
             }
-            // One within another counts where either is for the page alone.
+            // A nested location applies if it or an enclosing one may match the page but not its directory.
             Matcher::Regex(..) => {
                 other.around.iter().all(|around| may_be_around_page(around, place, name))
                     && other.around.iter().chain([&other.matcher]).any(|matcher| match matcher {
@@ -161,7 +162,7 @@ impl<'d> Translation<'d> {
         Some((found.matcher.shown(), found.entry))
     }
 
-    /// The location that answers in place of this one where `try_files` leads to a page, if it does something else.
+    /// Returns the location that serves a page of `try_files` instead of this one, if it behaves differently.
     fn page_elsewhere(&self, path: &str, place: &Place<'d>, around: &ServerLocations<'d>) -> Option<String> {
         if path.contains('$') {
             return None;
@@ -176,7 +177,8 @@ impl<'d> Translation<'d> {
         (!is_same || self.server_acts_on(&page, around)).then(|| other.matcher.shown())
     }
 
-    /// Whether a location that has led to a page of its own does something else with the path of the page: it is executed again.
+    /// Whether a location whose `try_files` leads to a page of its own behaves differently for the path of
+    /// the page, for which it is executed again.
     fn acts_on(&self, page: &str, place: &Place<'d>) -> bool {
         let own = place.scope.own();
         let breaks =
@@ -192,7 +194,8 @@ impl<'d> Translation<'d> {
         })
     }
 
-    /// Whether another location sends the same files to the same clients. Fields that it sends besides are reported.
+    /// Whether another location sends the same files to the same clients. Differing header fields are
+    /// reported.
     pub(crate) fn answers_alike(&self, place: &Place<'d>, other: &Place<'d>) -> bool {
         let acts = |one: &NginxDirective| {
             one.name.ends_with("_pass")
@@ -282,7 +285,8 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Writes the folder of a place: that of the nearest `root` or `alias`, which may stand in a location around it.
+    /// Writes the root directory of a place: that of the nearest `root` or `alias`, which may belong to an
+    /// enclosing location.
     pub(crate) fn folder(&self, place: &Place<'d>, files: &mut TomlSection) {
         match place.folder() {
             Some((alias, matcher)) if alias.name == "alias" => {
@@ -295,7 +299,7 @@ impl<'d> Translation<'d> {
                 self.alias(alias, &place.scope, &matcher, files);
             }
             Some((root, _)) => self.folder_of(root, &place.scope, files),
-            // The default of nginx.
+            // nginx's default.
             None => files.set_text("root", self.file("html")),
         }
     }
@@ -328,7 +332,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// `alias /folder/$1`: the folder, and the path below it as `rewrite`.
+    /// Translates `alias /folder/$1` to a root directory and a `rewrite` of the path below it.
     fn alias_of_groups(&self, alias: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) -> bool {
         let text = alias.first();
         let Some(at) = text.find('$').and_then(|at| text[..at].rfind('/')).filter(|at| *at > 0) else {
@@ -341,7 +345,7 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// `types` and `default_type`: media types by extension.
+    /// Translates `types` and `default_type`: media types by extension.
     fn media_types(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         let mut types: Vec<(String, TomlItem)> = Vec::new();
         for block in scope.all("types") {
@@ -382,7 +386,7 @@ impl<'d> Translation<'d> {
         let finds_folders = finds_folders(tries);
         for path in tries {
             let path = path.replace("${uri}", "$uri").replace("$document_uri", "$uri");
-            // A folder is found with its file's path.
+            // Komainu finds directories by their path without the slash.
             let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(&path).to_owned();
             let path = path.replace("$uri", "$path");
             let rest = path.replace("$path", "");
@@ -399,7 +403,7 @@ impl<'d> Translation<'d> {
         if !finds_folders && !paths.is_empty() {
             files.remove("listing");
             match front {
-                // A folder is no file: what comes last answers for it.
+                // A directory is not a file: the last argument of `try_files` handles it.
                 None => files.set("index", TomlItem::List(Vec::new())),
                 Some(_) => {
                     self.ledger.differs(one.entry, "a folder with an index answers too, as with `$uri/`")
@@ -417,7 +421,7 @@ impl<'d> Translation<'d> {
         self.last_word(one, place, files, (around, front), last)
     }
 
-    /// What answers where nothing of `try_files` is found.
+    /// Translates the last argument of `try_files`.
     fn last_word(
         &self,
         one: &NginxDirective,
@@ -457,7 +461,7 @@ impl<'d> Translation<'d> {
                     );
                     return Last::Files;
                 }
-                // The path of a page is below the root, without what `alias` removes.
+                // The path of a page is relative to the root, without the prefix that `alias` replaces.
                 let prefix = files.get("strip_prefix").and_then(TomlItem::as_text).unwrap_or_default();
                 let below = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
                 let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
@@ -487,8 +491,8 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a location may stand around the one that has the page of a folder which `place` has: it has the folder too, or begins within
-/// the name of the page.
+/// Whether the location `around` may enclose the one that serves the index page of a directory of `place`: it
+/// contains the directory, or its prefix ends within the name of the page.
 fn may_be_around_page(around: &Matcher, place: &Place<'_>, name: &str) -> bool {
     let Matcher::Prefix(path, _) = around else { return true };
     let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
@@ -498,17 +502,18 @@ fn may_be_around_page(around: &Matcher, place: &Place<'_>, name: &str) -> bool {
     !is_known || has_folder || begins_in_name
 }
 
-/// Whether `try_files` asks for folders.
+/// Whether `try_files` looks for directories.
 pub(super) fn finds_folders(tries: &[String]) -> bool {
     tries.iter().any(|path| path.ends_with('/') && path.contains('$'))
 }
 
-/// What nginx executes for the path of a page in a place.
+/// Returns the directives that nginx executes for the path of a page in a place.
 fn executed<'d>(place: &Place<'d>, around: &ServerLocations<'d>) -> impl Iterator<Item = &'d NginxDirective> {
     around.server.own().iter().chain(place.scope.own())
 }
 
-/// Whether a directive of a server may act on the path of a file with this name, although it did not on that of its folder.
+/// Whether a directive may act on the path of a file with this name, although it did not act on its
+/// directory.
 fn may_act_on_file(one: &NginxDirective, name: &str) -> bool {
     match one.name.as_str() {
         "rewrite" => may_be_for_file(one.first(), name),

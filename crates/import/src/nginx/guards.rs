@@ -1,4 +1,4 @@
-//! Comparisons of nginx that routes can make in another way alone: which of them may miss requests that nginx refuses.
+//! Comparisons that routes can only approximate, and which of them may miss requests that nginx refuses.
 
 use super::scope::field_name;
 use crate::conditions::{RouteCondition, of_cookie};
@@ -6,7 +6,8 @@ use crate::expressions::{has_alternatives, other_than, quoted};
 use crate::paths::from_literal;
 use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_tokens};
 
-/// Why a condition of a route may miss requests that nginx's comparison finds, if it may.
+/// Returns the reason why a condition of a route may miss requests that nginx's comparison matches, if it
+/// may.
 pub(crate) fn inexact(name: &str, operator: &str, value: &str) -> Option<&'static str> {
     let is_of_path = match operator.starts_with('~') {
         true => is_of_path_alone(value),
@@ -23,14 +24,14 @@ pub(crate) fn inexact(name: &str, operator: &str, value: &str) -> Option<&'stati
     }
 }
 
-/// Why an expression may let a field in that nginx does not, if it may.
+/// Returns the reason why an expression may accept a field that nginx refuses, if it may.
 pub(crate) fn inexact_field(name: &str, regex: &str) -> Option<&'static str> {
     let reason =
         "it takes all lines of a field that is sent more than once as one text: a route looks at each";
     is_bound_field(name, regex).then_some(reason)
 }
 
-/// Whether what an expression finds in a target is in the path, and the same once that is decoded.
+/// Whether an expression matches only within the path of a target, with the same result after decoding.
 fn is_of_path_alone(regex: &str) -> bool {
     let Some(body) = regex.strip_prefix("^/") else { return false };
     let ends = [".*", ".*$", "(.*)", "(.*)$", "$"];
@@ -61,15 +62,16 @@ fn is_of_path_alone(regex: &str) -> bool {
         && !["//", "/.", "./"].iter().any(|part| text.contains(part))
 }
 
-/// Whether an expression is bound to the start or end of a field that may be sent more than once: nginx looks at all lines as one.
+/// Whether an expression is anchored to the start or end of a field that may be repeated: nginx compares all
+/// lines as one text.
 fn is_bound_field(name: &str, regex: &str) -> bool {
     let is_bound = |token: &RegexToken<'_>| matches!(token.text, "^" | "$" | r"\A" | r"\z" | r"\b" | r"\B");
     let is_single = matches!(name, "http_host" | "http_referer" | "http_user_agent");
     name.starts_with("http_") && !is_single && regex_tokens(regex).iter().any(is_bound)
 }
 
-/// The condition that a field or cookie has another value than these beside one of them: nginx takes the first cookie, and all lines of a
-/// field as one.
+/// Returns the condition that a field or cookie has a value other than these in addition to one of them:
+/// nginx compares only the first cookie, and all lines of a field as one text.
 pub(crate) fn other_values(name: &str, texts: &[&str], ignores_case: bool) -> Option<RouteCondition> {
     let words: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
     let slices: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();

@@ -1,4 +1,4 @@
-//! Header fields of responses, and compression.
+//! Translation of response header fields and compression.
 
 use super::place::{Place, ServerLocations};
 use super::scope::{OF_CONNECTION, Scope, TemplateUse, TextPart, is_of_connection, milliseconds, parts};
@@ -6,18 +6,18 @@ use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
-/// Bytes of a text that is replaced, and how many times as long what is put in may be.
+/// Maximum size of a replaced text in bytes, and maximum ratio of the replacement's size to it.
 const REPLACED_BYTES_MAX: usize = 1024;
 const REPLACED_TIMES_MAX: usize = 64;
-/// Seconds of `expires max`.
+/// Value of `expires max` in seconds.
 const EXPIRES_MAX: u64 = 315_360_000;
 
-/// What `expires` says.
+/// Translation of `expires`.
 #[derive(Debug, PartialEq)]
 enum Expires {
     Off,
     Value(String),
-    /// By the media type, through a `map` of `$sent_http_content_type`.
+    /// Values by media type, through a `map` of `$sent_http_content_type`.
     Types(Vec<(String, TomlItem)>),
     Unknown(&'static str),
 }
@@ -36,21 +36,21 @@ fn expires_word(word: &str) -> Expires {
     }
 }
 
-/// The remark on `Cache-Control` of files.
+/// The remark on the `Cache-Control` of files.
 const NOT_IN_REDIRECTS: &str = "where files are served, redirects to the `/` behind a folder have none";
 
 impl Translation<'_> {
-    /// Writes `response_headers`, and `cache_control` where files are served.
+    /// Writes `response_headers`, and `cache_control` of `files`.
     pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let has_files = section.get("files").is_some();
-        // What the location itself says is not for what another one answers where there is no file.
+        // The location's own fields do not apply to the fallback that responds if there is no file.
         let is_own = scope.own_one("expires").or_else(|| scope.own_one("add_header")).is_some();
         let serves_files = has_files && (is_own || section.get("proxy").is_none());
         let is_error = match section.get("respond") {
             Some(TomlItem::Number(status)) => *status >= 400,
             _ => false,
         };
-        // nginx sends them with responses that are no errors alone.
+        // nginx sends these fields only with responses that are not errors.
         let expires = if is_error { Expires::Off } else { self.expires(scope) };
         let mut controls: Vec<String> = Vec::new();
         let mut set: Vec<(String, TomlItem)> = Vec::new();
@@ -124,7 +124,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Writes the fields of the location that answers where there is no file, after those of the files.
+    /// Writes the header fields of the location that responds if there is no file, after those of the files.
     pub(crate) fn headers_of_fallback(
         &self,
         location: &NginxDirective,
@@ -167,7 +167,8 @@ impl Translation<'_> {
         section.set("proxy", TomlItem::Table(inner.entries));
     }
 
-    /// Writes rules of `cache_control` for pages that another location sends: nginx begins again with their paths.
+    /// Writes `cache_control` rules for pages that another location serves: nginx restarts the selection with
+    /// their paths.
     pub(crate) fn cache_control_of_pages(
         &self,
         place: &Place<'_>,
@@ -215,7 +216,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Writes `replace`: texts that `sub_filter` replaces.
+    /// Translates `sub_filter` to `replace`.
     pub(crate) fn replacements(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let all = scope.all("sub_filter");
         let once = scope.one("sub_filter_once").is_none_or(|one| one.first() != "off");
@@ -276,7 +277,7 @@ impl Translation<'_> {
         }
     }
 
-    /// `more_set_headers` and `more_clear_headers`.
+    /// Translates `more_set_headers` and `more_clear_headers`.
     fn more(
         &self,
         one: &NginxDirective,
@@ -335,7 +336,7 @@ impl Translation<'_> {
         found
     }
 
-    /// A `map $sent_http_content_type $variable { ... }`, as rules by media type.
+    /// Translates a `map $sent_http_content_type $variable { ... }` to rules by media type.
     fn expires_map(&self, variable: &str) -> Expires {
         let is_it = |map: &&&NginxDirective| map.arg(1).strip_prefix('$') == Some(variable);
         let maps = self.http.all("map");
@@ -388,7 +389,7 @@ impl Translation<'_> {
         Expires::Types(rules)
     }
 
-    /// Writes `compress`, and `precompressed` where files are served.
+    /// Writes `compress`, and `precompressed` if files are served.
     pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let mut codings = Vec::new();
         let mut compress = TomlSection::default();
@@ -494,7 +495,7 @@ fn files_control(section: &mut TomlSection, value: TomlItem) {
     section.set_in("files", "cache_control", value);
 }
 
-/// The fields that a route sets and adds: `set` or `add`, the name, the value.
+/// Returns the fields that a route sets or adds: `set` or `add`, the name, the value.
 fn response_fields(section: &TomlSection) -> Vec<(String, String, TomlItem)> {
     let Some(TomlItem::Table(changes)) = section.get("response_headers") else { return Vec::new() };
     let mut found = Vec::new();
@@ -506,7 +507,7 @@ fn response_fields(section: &TomlSection) -> Vec<(String, String, TomlItem)> {
     found
 }
 
-/// Media types of files with several names, the one that Komainu sends first.
+/// Media types with several names; the first one is sent by Komainu.
 const MEDIA_TYPES: [&[&str]; 7] = [
     &["text/javascript", "application/javascript", "application/x-javascript"],
     &["text/xml", "application/xml"],
@@ -517,13 +518,13 @@ const MEDIA_TYPES: [&[&str]; 7] = [
     &["image/x-icon", "image/vnd.microsoft.icon"],
 ];
 
-/// A media type, and the name that Komainu sends for such files where that is another.
+/// Returns a media type, followed by the name that Komainu sends if it differs.
 fn with_ours(name: &str) -> impl Iterator<Item = &str> {
     let ours = MEDIA_TYPES.iter().find(|names| names.contains(&name)).map(|names| names[0]);
     std::iter::once(name).chain(ours.filter(|ours| *ours != name))
 }
 
-/// Media types that an entry of such a map names, and whether they are all of it.
+/// Returns the media types that an entry of a map of media types matches, and whether they are complete.
 fn media_types(name: &str) -> (Vec<String>, bool) {
     let Some(regex) = name.strip_prefix("~*").or_else(|| name.strip_prefix('~')) else {
         return (vec![name.to_owned()], true);

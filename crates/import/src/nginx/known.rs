@@ -1,9 +1,10 @@
-//! Directives of nginx that need no translation, and those that have none.
+//! Directives of nginx that need no translation or have no equivalent.
 
 use super::tree::NginxDirective;
 use crate::findings::ImportLedger;
 
-/// Names, and why nothing is written for them.
+/// Names of directives, and the reason why they are not translated. A leading \u{1} marks those without an
+/// equivalent.
 const NEEDLESS: &[(&[&str], &str)] = &[
     (
         &[
@@ -327,8 +328,8 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Directives that refuse nothing and pass nothing on: a route is served without them where they cannot be translated. Of names that end
-/// with `*`, all that begin so.
+/// Directives that neither refuse requests nor pass them on: a route may be served without them if they
+/// cannot be translated. A final `*` matches all names with this prefix.
 const HARMLESS: &[&str] = &[
     "absolute_redirect",
     "access_log",
@@ -407,7 +408,7 @@ pub(crate) fn is_harmless(name: &str) -> bool {
     })
 }
 
-/// Reports the directives that are in the list: those that need no translation, and those that have none.
+/// Reports a directive that needs no translation or has no equivalent. Returns whether it is in the list.
 pub(crate) fn mark(ledger: &ImportLedger, one: &NginxDirective) -> bool {
     let Some((_, reason)) = NEEDLESS.iter().find(|(names, _)| names.contains(&one.name.as_str())) else {
         return false;

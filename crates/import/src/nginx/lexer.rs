@@ -1,8 +1,8 @@
-//! The words of nginx's configuration.
+//! Tokenizer for nginx's configuration.
 
 use crate::findings::ImportError;
 
-/// A word, or a sign between words.
+/// A token of nginx's configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum NginxToken {
     Word(String),
@@ -18,7 +18,7 @@ pub(crate) struct TokenAt {
     pub(crate) line: usize,
 }
 
-/// Bytes of a word.
+/// Maximum size of a word in bytes.
 const WORD_BYTES_MAX: usize = 64 << 10;
 
 struct Lexer<'a> {
@@ -28,10 +28,10 @@ struct Lexer<'a> {
     line: usize,
 }
 
-/// Splits a text into words as nginx does: quotes count at the start of a word alone, and so does `#`.
+/// Splits a text into tokens as nginx does: quotes and `#` are special only at the start of a word.
 ///
 /// # Errors
-/// An open quote or block of Lua, a word that follows a quote at once, a word that is too long.
+/// An unterminated quote or Lua block, a word that directly follows a quote, or a word that is too long.
 pub(crate) fn tokens(file: &str, text: &str) -> Result<Vec<TokenAt>, ImportError> {
     let mut lexer = Lexer { file, text, at: 0, line: 1 };
     let mut found = Vec::new();
@@ -139,7 +139,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// What follows a backslash: nginx keeps the backslash before anything else than these.
+    /// Reads an escape sequence: nginx keeps the backslash before all other characters.
     fn escaped(&mut self, word: &mut String) {
         match self.take() {
             Some(c @ ('"' | '\'' | '\\')) => word.push(c),
@@ -151,7 +151,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Skips a block of Lua up to its closing brace, which is the next token.
+    /// Skips a Lua block up to its closing brace, which is the next token.
     fn skip_block(&mut self) -> Result<(), ImportError> {
         let line = self.line;
         let mut depth = 0;

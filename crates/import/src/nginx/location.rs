@@ -1,8 +1,9 @@
-//! The locations of a server, in an order in which the first that matches is the one that nginx chooses.
+//! Locations of a server, in an order in which the first match is the one that nginx selects.
 //!
-//! nginx looks for a location level by level (`ngx_http_core_find_location`): one with `=`, else the longest prefix, whose own locations
-//! come next; if none of those is one with `=` or an expression, the expressions of the level follow, unless the prefix has `^~`; then
-//! the longest prefix, the innermost first. Whatever is found in an expression is final.
+//! nginx selects a location level by level (`ngx_http_core_find_location`): an exact match (`=`) first, else
+//! the longest prefix, whose nested locations are searched next. Unless those yield an exact match or a
+//! regular expression, or the prefix has `^~`, the regular expressions of the level follow; then the longest
+//! prefix applies, the innermost first. A match by a regular expression is final.
 
 use super::conditions::words;
 use super::place::{LocationPaths, PathException, Place, ServerLocations, prefix_pattern};
@@ -14,16 +15,16 @@ use crate::expressions::{implies_prefix, path_expression, quoted, wider_expressi
 use crate::findings::EntryNumber;
 use crate::paths::{below_suffix, from_literal, from_regex};
 
-/// GroupNames of an expression, as nginx and Komainu name them.
+/// Names of the groups of an expression in nginx and in Komainu.
 type GroupNames = Vec<(String, String)>;
 
-/// A location before its place is known.
+/// A location whose order among the others is not yet determined.
 #[derive(Clone)]
 struct FoundLocation<'d> {
     directive: &'d NginxDirective,
     scope: Scope<'d>,
     matcher: Matcher,
-    /// Patterns of its paths, whatever stands around it.
+    /// Patterns of its paths, regardless of the enclosing locations.
     paths: Vec<String>,
     /// See [`Place::is_closed`].
     is_closed: bool,
@@ -31,7 +32,7 @@ struct FoundLocation<'d> {
 }
 
 impl FoundLocation<'_> {
-    /// The text that its paths begin with, and whether it has `^~`.
+    /// The prefix of a prefix location, and whether it has `^~`.
     fn prefix(&self) -> Option<(&str, bool)> {
         match &self.matcher {
             Matcher::Prefix(path, first) => Some((path, *first)),
@@ -43,14 +44,14 @@ impl FoundLocation<'_> {
         matches!(self.matcher, Matcher::Regex(..))
     }
 
-    /// Whether nginx redirects its path without the final slash to it.
+    /// Returns the path without the trailing slash if nginx redirects it to this location.
     fn redirects_to_slash(&self) -> Option<&str> {
         let (Matcher::Exact(path) | Matcher::Prefix(path, _)) = &self.matcher else { return None };
         let passes = self.directive.inner().iter().any(|one| one.name.ends_with("_pass"));
         path.strip_suffix('/').filter(|path| passes && !path.is_empty())
     }
 
-    /// The location of `path` alone, with the same directives.
+    /// Returns a copy of the location for exactly `path`.
     fn without_slash(&self, path: &str) -> Self {
         let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", quoted(path)));
         Self {
@@ -62,19 +63,20 @@ impl FoundLocation<'_> {
     }
 }
 
-/// What stands around the locations of a level.
+/// Context of the locations of a level.
 #[derive(Clone, Default)]
 struct AroundLevel {
-    /// Patterns of the expressions around it.
+    /// Patterns of the enclosing regular expressions.
     within: Vec<Vec<String>>,
-    /// The innermost prefix around it.
+    /// Innermost enclosing prefix.
     prefix: String,
-    /// Paths that belong to locations beside those around it.
+    /// Paths that belong to siblings of the enclosing locations.
     except: Vec<PathException>,
     matchers: Vec<Matcher>,
 }
 
-/// The places of a level: those that are final, and those before which the expressions of the level above come.
+/// Places of a level: those that are final, and those that come after the regular expressions of the
+/// enclosing level.
 #[derive(Default)]
 struct LevelPlaces<'d> {
     decided: Vec<Place<'d>>,
@@ -85,7 +87,7 @@ struct LevelPlaces<'d> {
 pub(super) const NO_REST: &str = "what no location has is 404: nginx serves a folder of its own";
 
 impl<'d> Translation<'d> {
-    /// The routes of a server.
+    /// Returns the routes of a server. They are cached, because several sites may have the same ones.
     pub(crate) fn locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
         if let Some(known) = self.routes.borrow().get(&entry) {
             return known.clone();
@@ -112,7 +114,7 @@ impl<'d> Translation<'d> {
             return routes;
         }
         let mut own: Vec<Vec<TomlSection>> = places.iter().map(|place| self.routes(place, &around)).collect();
-        // What no location has is served from the folder of the server.
+        // Paths without a location are served from the root of the server.
         let has_rest = places.iter().any(|place| place.paths.is_everything());
         let serves = server.own().iter().any(|one| matches!(one.name.as_str(), "root" | "try_files"))
             || places.is_empty();
@@ -136,7 +138,8 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    /// The route for paths with a line feed, where a server has expressions: `$` of nginx's matches before one too, and `.` matches none.
+    /// Returns the route for paths with a line feed if the server has regular expressions: in nginx, `$` also
+    /// matches before a trailing line feed, and `.` does not match one.
     fn line_feeds(&self, server: &Scope<'d>) -> Vec<TomlSection> {
         let reads_path = |text: &str| matches!(text.trim_matches(['$', '{', '}']), "uri" | "document_uri");
         let differs = |expression: &str| expression.contains(['$', '.']);
@@ -165,7 +168,7 @@ impl<'d> Translation<'d> {
         vec![section]
     }
 
-    /// `location /a/` with `proxy_pass`: nginx redirects `/a` to it.
+    /// Returns the redirect of `/a` to `location /a/` with `proxy_pass`.
     pub(crate) fn slash_redirect(&self, place: &Place<'d>) -> TomlSection {
         let mut section = place.paths.route();
         if let Some(path) = place.matcher.replaced() {
@@ -223,7 +226,8 @@ impl<'d> Translation<'d> {
         found
     }
 
-    /// The patterns of a location, and the groups of its expression; none where no route can have its paths.
+    /// Returns the patterns of a location and the groups of its expression; `None` if its paths cannot be
+    /// expressed by a route.
     fn paths(&self, one: &NginxDirective, matcher: &Matcher) -> Option<(Vec<String>, GroupNames)> {
         let literal = |path: &str, is_prefix| {
             self.ledger.translated(one.entry);
@@ -270,7 +274,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The places of the locations of one level, and of those in them.
+/// Returns the places of the locations of one level, including nested ones.
 fn level<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> LevelPlaces<'d> {
     let mut places = LevelPlaces::default();
     for one in found.iter().filter(|one| matches!(one.matcher, Matcher::Exact(_))) {
@@ -279,7 +283,7 @@ fn level<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> LevelPlaces<'
     places.decided.extend(slash_redirects(found, around));
     let mut prefixes: Vec<&FoundLocation<'d>> = found.iter().filter(|one| one.prefix().is_some()).collect();
     prefixes.sort_by_key(|one| std::cmp::Reverse(one.prefix().map_or(0, |(path, _)| path.len())));
-    // At the outermost level a location with `^~` can simply come before the expressions.
+    // At the outermost level, locations with `^~` can simply precede the expressions.
     let is_outermost = around.matchers.is_empty();
     let (first, others): (Vec<&FoundLocation<'d>>, Vec<&FoundLocation<'d>>) =
         prefixes.iter().partition(|one| is_outermost && comes_first(one, &prefixes));
@@ -308,17 +312,18 @@ fn level<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> LevelPlaces<'
     places
 }
 
-/// Whether a prefix has `^~`, and so has each longer one below it.
+/// Whether a prefix and all longer ones below it have `^~`.
 fn comes_first(one: &FoundLocation<'_>, all: &[&FoundLocation<'_>]) -> bool {
     let Some((prefix, _)) = one.prefix() else { return false };
     all.iter().filter_map(|other| other.prefix()).all(|(path, first)| first || !path.starts_with(prefix))
 }
 
-/// The paths for which the expressions of a level do not count: those whose longest prefix has `^~` (`wanted`); or the reverse.
+/// Returns the paths to which the expressions of a level do not apply, because their longest prefix has `^~`
+/// (if `wanted`), or the opposite.
 fn without_expressions(prefixes: &[&FoundLocation<'_>], wanted: bool) -> Vec<PathException> {
     let of_kind = |one: &&FoundLocation<'_>| one.prefix().is_some_and(|(_, first)| first == wanted);
     let mut found: Vec<PathException> = Vec::new();
-    // The shortest stand at the end.
+    // The shortest prefixes are last.
     for one in prefixes.iter().copied().filter(of_kind).collect::<Vec<_>>().into_iter().rev() {
         let Some((prefix, _)) = one.prefix() else { continue };
         if found.iter().any(|known| prefix.starts_with(&known.prefix)) {
@@ -334,7 +339,7 @@ fn without_expressions(prefixes: &[&FoundLocation<'_>], wanted: bool) -> Vec<Pat
     found
 }
 
-/// What stands around the locations in a prefix; `beside` are the prefixes of its level.
+/// Returns the context of the locations within a prefix; `beside` are the prefixes of its level.
 fn inside(one: &FoundLocation<'_>, beside: &[&FoundLocation<'_>], around: &AroundLevel) -> AroundLevel {
     let Some((prefix, _)) = one.prefix() else { return around.clone() };
     let longer = beside
@@ -348,7 +353,7 @@ fn inside(one: &FoundLocation<'_>, beside: &[&FoundLocation<'_>], around: &Aroun
     AroundLevel { within: around.within.clone(), prefix: prefix.to_owned(), except, matchers }
 }
 
-/// The redirects to locations with a final slash.
+/// Returns the redirects to locations with a trailing slash.
 fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec<Place<'d>> {
     let is_taken = |path: &str| {
         let own = |one: &FoundLocation<'_>| match &one.matcher {
@@ -360,10 +365,10 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
     let mut places: Vec<Place<'d>> = Vec::new();
     for one in found {
         let Some(path) = one.redirects_to_slash().filter(|path| !is_taken(path)) else { continue };
-        // Other locations may have all paths below it, but not this one.
+        // Other locations may take all paths below the prefix, but not this path.
         let Some(mut place) = place(&one.without_slash(path), around) else { continue };
         place.matcher = one.matcher.clone();
-        // The redirect is that of an exact location where both have the path.
+        // An exact location for the same path determines the redirect.
         let slashed = format!("{path}/");
         let is_exact =
             |other: &&FoundLocation<'_>| matches!(&other.matcher, Matcher::Exact(exact) if *exact == slashed);
@@ -378,7 +383,7 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
     places
 }
 
-/// The place of a location; none where others take all of its paths.
+/// Returns the place of a location; `None` if other locations take all of its paths.
 fn place<'d>(one: &FoundLocation<'d>, around: &AroundLevel) -> Option<Place<'d>> {
     let mut paths =
         LocationPaths { any: one.paths.clone(), within: around.within.clone(), except: Vec::new() };
@@ -413,13 +418,13 @@ fn place<'d>(one: &FoundLocation<'d>, around: &AroundLevel) -> Option<Place<'d>>
     })
 }
 
-/// Whether a path, or all paths that begin so, are excluded.
+/// Whether a path, or all paths that begin with it, are excluded.
 fn is_excluded(path: &str, is_exact: bool, except: &PathException) -> bool {
     let has_others = except.except.iter().any(|one| one.prefix.starts_with(path));
     except.matches(path) && (is_exact || !has_others)
 }
 
-/// Patterns that match, of what these match, the paths that begin with a prefix; none where there are no such patterns.
+/// Restricts patterns to the paths that begin with a prefix; `None` if that cannot be expressed by patterns.
 fn below_all(prefix: &str, patterns: &[String]) -> Option<Vec<String>> {
     if matches!(prefix, "" | "/") {
         return Some(patterns.to_vec());
@@ -433,7 +438,7 @@ fn below_all(prefix: &str, patterns: &[String]) -> Option<Vec<String>> {
         .collect()
 }
 
-/// A pattern of paths that include all of a location whose own paths cannot be written.
+/// Returns a pattern that includes all paths of a location whose exact paths cannot be expressed.
 fn closed_path(matcher: &Matcher) -> String {
     match matcher {
         Matcher::Exact(path) => format!("~ ^{}$", quoted(path)),
@@ -443,7 +448,7 @@ fn closed_path(matcher: &Matcher) -> String {
     }
 }
 
-/// Whether a location names what groups of its expression match.
+/// Whether a location uses groups of its expression.
 fn names_groups(one: &NginxDirective, groups: &[(String, String)]) -> bool {
     let mut found = false;
     super::tree::visit(one.inner(), &mut |inner| {

@@ -1,15 +1,15 @@
-//! Logs.
+//! Translation of logs and trusted proxies.
 
 use super::scope::{Scope, TemplateUse, template};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
-/// The access log of nginx where none is named.
+/// nginx's default access log.
 pub(super) const DEFAULT_LOG: &str = "/var/log/nginx/access.log";
 
 impl<'d> Translation<'d> {
-    /// The access logs of a place, each a table; none where they are off.
+    /// Returns the access logs of a place, each as a table; empty if they are off.
     pub(crate) fn access_logs(&self, scope: &Scope<'d>) -> Vec<TomlItem> {
         let all = scope.all("access_log");
         if all.is_empty() {
@@ -29,7 +29,7 @@ impl<'d> Translation<'d> {
         all.iter().filter_map(log).collect()
     }
 
-    /// `access_log` of locations: a log is for a whole site.
+    /// Reports `access_log` of locations: logs belong to whole sites.
     pub(crate) fn logs_of_locations(&self, all: &[&NginxDirective]) {
         for one in all.iter().filter(|one| one.name == "access_log" && !self.ledger.is_marked(one.entry)) {
             let reason = match one.first() {
@@ -74,7 +74,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// One access log; false where it has no destination here.
+    /// Translates one access log. Returns false if its destination has no equivalent.
     fn access_log(&self, one: &NginxDirective, log: &mut TomlSection) -> bool {
         let format = match one.arg(1) {
             name if name.contains('=') => "",
@@ -121,7 +121,7 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// The statuses for which a `map` of `$status` has a value that is true.
+    /// Returns the statuses for which a `map` of `$status` has a true value.
     fn statuses_of(&self, condition: &str) -> Option<TomlItem> {
         let variable = condition.strip_prefix('$')?;
         let map =
@@ -185,8 +185,9 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Writes the `trusted_proxies` of `set_real_ip_from`. Where the address is in another field than those that Komainu reads, nothing is
-    /// written: a proxy that sends the other field passes X-Forwarded-For on as the client wrote it.
+    /// Translates `set_real_ip_from` to `trusted_proxies`. Nothing is written if the address is in a field
+    /// that Komainu does not read: a proxy that sends another field passes on the `X-Forwarded-For` of the
+    /// client unchanged.
     pub(crate) fn proxies(&self, all: &[&NginxDirective], top: &mut TomlSection) {
         let named = |name: &'static str| all.iter().filter(move |one| one.name == name);
         let is_named =
@@ -256,7 +257,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The destination `syslog:server=ADDRESS,facility=local7,tag=shop`.
+/// Parses a destination such as `syslog:server=ADDRESS,facility=local7,tag=shop`.
 fn syslog(text: &str) -> Option<TomlItem> {
     let mut to = TomlSection::default();
     for word in text.strip_prefix("syslog:")?.split(',') {
@@ -267,7 +268,7 @@ fn syslog(text: &str) -> Option<TomlItem> {
                 to.set_text("syslog", format!("udp://{address}{}", if has_port { "" } else { ":514" }));
             }
             Some((key @ ("facility" | "tag"), value)) => to.set_text(key, value),
-            // The severity is that of the log, and the name of the host is sent.
+            // Komainu sends the severity of the entry and the host name.
             _ => {}
         }
     }

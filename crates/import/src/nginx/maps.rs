@@ -1,4 +1,4 @@
-//! `map` and `geo`: variables whose values depend on others.
+//! Translation of `map` and `geo`, variables whose values depend on other variables.
 
 use std::collections::HashSet;
 
@@ -11,20 +11,20 @@ use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{path_expression, quoted};
 use config::HostPattern;
 
-/// Values of a map that become conditions of routes, one each.
+/// Maximum number of values of a map that become conditions of routes.
 const CONDITIONS_MAX: usize = 100;
 
-/// Values that `[maps.NAME]` may have.
+/// Maximum number of values of `[maps.NAME]`.
 const VALUES_MAX: usize = 10_000;
 
-/// One line of a `map` or `geo`.
+/// A line of a `map` or `geo`.
 pub(crate) struct MapLine<'d> {
-    /// What the source has to be: none for `default`.
+    /// Key that the source has to match; `None` for `default`.
     pub(crate) key: Option<&'d str>,
     pub(crate) value: &'d str,
 }
 
-/// The lines of such a block, and whether its texts may be hosts with `*`.
+/// Returns the lines of a `map` or `geo`, and whether its keys may be hosts with `*` (`hostnames`).
 fn lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
     let mut found = Vec::new();
     let mut hostnames = false;
@@ -45,7 +45,7 @@ fn lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
     Ok((found, hostnames))
 }
 
-/// A text that nginx compares without case, as a key of a map.
+/// Translates a key, which nginx compares case-insensitively, to keys of Komainu's map.
 fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<Vec<String>, String> {
     if let Some(regex) = text.strip_prefix('~') {
         let (regex, sign) = match regex.strip_prefix('*') {
@@ -77,7 +77,7 @@ fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<V
 }
 
 impl<'d> Translation<'d> {
-    /// The `map` or `geo` that makes a variable.
+    /// Returns the `map` or `geo` that defines a variable.
     pub(crate) fn map_block(&self, name: &str) -> Option<&'d NginxDirective> {
         let is_it = |one: &&NginxDirective| {
             matches!(one.name.as_str(), "map" | "geo")
@@ -86,7 +86,7 @@ impl<'d> Translation<'d> {
         self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
     }
 
-    /// The source of such a block.
+    /// Returns the source of a `map` or `geo`.
     pub(crate) fn map_source(block: &'d NginxDirective) -> &'d str {
         match (block.name.as_str(), block.args.len()) {
             ("geo", 1) => "$remote_addr",
@@ -94,8 +94,8 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The name here of a variable that a `map` or `geo` makes: with its first use the map is translated. None where there is no such
-    /// map, or it cannot be one here.
+    /// Returns Komainu's name of a variable that a `map` or `geo` defines; its first use translates the map.
+    /// `None` if there is no such map or it cannot be translated.
     pub(crate) fn map_variable(&self, name: &str) -> Option<String> {
         let block = self.map_block(name)?;
         let own = match config::own_name(name) {
@@ -169,10 +169,11 @@ impl<'d> Translation<'d> {
         Ok((section, differs))
     }
 
-    /// The conditions of routes under which a variable of a `map` or `geo` has a value that `is_meant`, each with that value.
+    /// Returns the route conditions under which the variable of a `map` or `geo` has a value for which
+    /// `is_meant` returns true, each with that value.
     ///
     /// # Errors
-    /// Why routes cannot ask for it.
+    /// The reason why routes cannot express the condition.
     pub(crate) fn map_conditions(
         &self,
         block: &'d NginxDirective,
@@ -183,7 +184,7 @@ impl<'d> Translation<'d> {
         let source = Self::map_source(block);
         let default = lines.iter().rev().find(|line| line.key.is_none()).map_or("", |line| line.value);
         let is_of_target = source.trim_matches(['$', '{', '}']) == "request_uri";
-        // Which paths are excluded has to be exact.
+        // Excluded paths have to be exact.
         let has_others = lines.iter().any(|line| line.key.is_some() && !is_meant(line.value));
         if is_of_target && (!may_be_wider || is_meant(default) || has_others) {
             return Err("a route asks for the path alone, decoded and without its query".to_owned());
@@ -202,7 +203,7 @@ impl<'d> Translation<'d> {
         if let Some(fault) = inexact_map(name, &lines, is_meant(default)).filter(|_| is_guard) {
             return Err(fault.to_owned());
         }
-        // In the order in which they count: texts first, then expressions as they stand.
+        // In order of precedence: literal keys first, then expressions in the order of the source.
         let mut given: Vec<(&str, &'d str)> =
             lines.iter().filter_map(|line| Some((line.key?, line.value))).collect();
         given.sort_by_key(|(key, _)| rank(key, is_of_networks, hostnames));
@@ -217,7 +218,8 @@ impl<'d> Translation<'d> {
                 others.extend(conditions);
                 continue;
             }
-            // What is looked up before counts for some of the same requests: the longest of networks, texts before expressions.
+            // Keys with a higher precedence may match some of the same requests: longer networks, and literal
+            // keys before expressions.
             let is_exact = !key.starts_with('~') && !is_of_networks && !hostnames;
             for one in conditions {
                 let one = match is_exact || others.is_empty() {
@@ -244,14 +246,14 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a text can be a method (RFC 9110 section 5.6.2).
+/// Whether a text is a valid method (RFC 9110 section 5.6.2).
 fn is_method(text: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_token)
 }
 
-/// Why the conditions of a guard may miss requests for which a map has its value, if they may; `excludes` where its keys are those that
-/// are let in.
+/// Returns the reason why the conditions of a guard may miss requests for which the map has its value, if
+/// they may. `excludes` if the keys are the requests that are allowed.
 fn inexact_map(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'static str> {
     let fault = |key: &str| {
         let regex = key.strip_prefix('~').map(|regex| regex.trim_start_matches('*'));
@@ -262,8 +264,8 @@ fn inexact_map(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'st
     lines.iter().filter_map(|line| line.key).find_map(fault)
 }
 
-/// The order in which the keys of a map count: the longest networks, hosts before the longest names with a `*`, and expressions last, as
-/// they stand.
+/// Precedence of the keys of a map: the longest networks; hosts before the longest names with a `*`;
+/// expressions last, in the order of the source.
 fn rank(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::Reverse<usize>) {
     use std::cmp::Reverse;
     match key {
@@ -275,14 +277,14 @@ fn rank(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::R
     }
 }
 
-/// The bits of a network that its addresses share; none of a text that is no network.
+/// Prefix length of a network; `None` if the text is not a network.
 fn network_length(text: &str) -> Option<usize> {
     let (address, length) = text.split_once('/').unwrap_or((text, ""));
     let all = if address.parse::<std::net::IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
     if length.is_empty() { Some(all) } else { length.parse().ok().filter(|length| *length <= all) }
 }
 
-/// The condition for clients of a network.
+/// Returns the condition for clients of a network.
 fn network(text: &str) -> Result<RouteCondition, String> {
     match network_length(text) {
         Some(_) => Ok(RouteCondition::new("client", TomlItem::text(text))),
@@ -290,7 +292,7 @@ fn network(text: &str) -> Result<RouteCondition, String> {
     }
 }
 
-/// The conditions for a line of a map, any of which is enough: none where no request meets it.
+/// Returns the conditions for a line of a map, of which one has to be met; empty if no request can meet them.
 fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
     let plain = |directive, item, differs| RouteCondition::new(directive, item).but(differs);
     let name = source.trim_start_matches('$').trim_matches(['{', '}']);
@@ -308,7 +310,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 let item = TomlItem::Text(found.pattern);
                 return Ok(vec![plain("path", item, differs).with_groups(found.groups)]);
             }
-            // Texts of a map are found in any case of letters.
+            // Literal keys of a map are case-insensitive.
             let text = given.strip_prefix('\\').unwrap_or(given);
             if text.contains('?') {
                 return Err("a route asks for parameters by `query`".to_owned());
@@ -322,7 +324,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
         "remote_addr" if given.starts_with('~') => {
             Err("`client` takes addresses and networks, no expressions".to_owned())
         }
-        // No address is another text.
+        // An address never equals any other text.
         "remote_addr" if given.parse::<std::net::IpAddr>().is_err() => Ok(Vec::new()),
         "remote_addr" => network(given).map(|one| vec![one]),
         "host" if !given.starts_with('~') => {
@@ -336,7 +338,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 false => Err("its value is no host".to_owned()),
             }
         }
-        // No request has another text as its method.
+        // Methods are always tokens.
         "request_method" if !given.starts_with('~') && !is_method(given) => Ok(Vec::new()),
         "request_method" if !given.starts_with('~') => Ok(vec![method_condition(vec![given.to_uppercase()])]),
         _ => {
@@ -344,7 +346,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 return match given.strip_prefix('~') {
                     Some(regex) => cookie_conditions(cookie, "~", regex),
                     None if given.is_empty() => cookie_conditions(cookie, "=", ""),
-                    // Texts of a map are found in any case of letters.
+                    // Literal keys of a map are case-insensitive.
                     None => Err("a route compares a cookie exactly".to_owned()),
                 };
             }

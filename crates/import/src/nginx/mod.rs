@@ -1,4 +1,4 @@
-//! nginx's configuration.
+//! Importer of nginx's configuration.
 
 mod lexer;
 
@@ -77,7 +77,7 @@ use scope::Scope;
 use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
-/// What differs between the servers whatever a configuration says.
+/// Differences between the servers that do not depend on the configuration.
 const GENERAL: [&str; 15] = [
     "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are matched with it, and answered 400 by most routes (`encoded_slashes`); files and folders with a leading dot are not served \
@@ -106,20 +106,21 @@ const GENERAL: [&str; 15] = [
     "The old server keeps running: Komainu cannot take its addresses until it is stopped.",
 ];
 
-/// Translates nginx's configuration with the files that it includes. `prefix` is the folder that relative names are relative to: that of
-/// the file, if it is not given.
+/// Translates nginx's configuration and the files that it includes. Relative names are resolved against
+/// `prefix`, by default the directory of the file.
 ///
 /// # Errors
-/// A file that cannot be read, or is no configuration of nginx.
+/// A file cannot be read or is not a configuration of nginx.
 pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportError> {
-    // What nothing is made of is known at the end; the second time each has its comment.
+    // Directives without a translation are known only at the end: the second pass adds comments for them.
     let (_, ledger) = translate(path, prefix, &[])?;
     let (toml, ledger) = translate(path, prefix, &ledger.unread())?;
     let general = GENERAL.iter().map(|one| (*one).to_owned()).collect();
     Ok(Imported { toml, remarks: ledger.into_remarks(), general })
 }
 
-/// The translation, and what became of each directive; of those that are `unread` nothing is made.
+/// Returns the translation and the outcome of each directive. Directives in `unread` are reported as not
+/// translated.
 fn translate(
     path: &Path,
     prefix: Option<&Path>,
@@ -163,7 +164,7 @@ fn translate(
     Ok((toml, ledger))
 }
 
-/// What every site logs is the log of the server.
+/// Moves logs that all sites share to the `[log]` of the server.
 fn gather_logs(draft: &mut Draft) {
     if let Some(TomlItem::List(mut logs)) = draft.top.remove("logs")
         && !logs.is_empty()
@@ -201,7 +202,7 @@ impl<'d> Translation<'d> {
         let servers: Vec<_> = self.http.own().iter().filter(|one| one.name == "server").collect();
         self.sites(servers, &mut draft);
         for server in self.http.own().iter().filter(|one| one.name == "server") {
-            // Those of the first server that has some, where the whole server has none.
+            // Settings of the first server that has some, if `http` has none.
             let scope = Scope::of(vec![server.inner()]);
             self.connection_settings_of_server(&scope, &mut draft.top);
         }
@@ -216,7 +217,7 @@ impl<'d> Translation<'d> {
         draft
     }
 
-    /// What nginx's processes are.
+    /// Translates the settings of nginx's processes.
     fn process(&self, main: &[NginxDirective], draft: &mut Draft) {
         for one in main {
             match one.name.as_str() {
@@ -241,7 +242,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Settings that are for the whole server here: the first that says something counts.
+    /// Translates settings that apply to the whole server in Komainu: the first occurrence takes precedence.
     fn server_wide(&self, all: &[&'d NginxDirective], draft: &mut Draft) {
         let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
         for (at, one) in first("ssl_protocols").into_iter().enumerate() {
@@ -282,7 +283,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// What is left: zones, formats and variables that something used, or nothing.
+    /// Reports the remaining zones, formats and variables, depending on whether they are used.
     fn variables(&self, main: &'d [NginxDirective]) {
         let mut texts = String::new();
         visit(main, &mut |one| {

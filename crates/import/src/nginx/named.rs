@@ -1,4 +1,4 @@
-//! Which remark of the report names a difference that was found.
+//! Attribution of a difference between the servers to a remark of the report.
 
 use super::scratch::NginxScratch;
 use super::tree::NginxDirective;
@@ -6,17 +6,18 @@ use crate::expressions::{path_expression, path_matches, wider_expression};
 use crate::findings::{EntryNumber, ImportVerdict, Imported, Remark};
 use crate::scratch::{Aspect, DifferingAnswers, SourcePlace, VerifyRequest};
 
-/// What nginx did with a request, by its access log.
+/// Processing of a request by nginx, as recorded in its access log.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LocatedRequest {
-    /// The server and the locations that the request was in, the one that answered last.
+    /// The server and the locations that processed the request; the last one produced the response.
     places: Vec<EntryNumber>,
     /// The `if` blocks whose condition was true.
     conditions: Vec<EntryNumber>,
 }
 
 impl LocatedRequest {
-    /// Reads a line of the access log: the number of the request, and what nginx did with it. None for a request without a number.
+    /// Parses a line of the access log: the number of the request, and its processing. `None` if the request
+    /// has no number.
     pub fn parse(line: &str) -> Option<(usize, Self)> {
         let mut parts = line.split('\t');
         let number = parts.next()?.parse().ok()?;
@@ -30,16 +31,16 @@ impl LocatedRequest {
     }
 }
 
-/// What a directive of nginx decides.
+/// Property of a response or an upstream request that a directive determines.
 enum Decides {
-    /// All that is answered.
+    /// Every property.
     Everything,
-    /// Which place answers, and from where: all that comes from there.
+    /// The location that responds, and with it everything that comes from there.
     Place,
     Nothing,
-    /// What is answered, in the same place.
+    /// The response of the same location.
     Answer,
-    /// Whether there is an answer, or a refusal: nothing where both servers answer alike.
+    /// Whether the request is accepted or refused; does not matter if both servers decide alike.
     Access,
     Field(String),
     UpstreamField(String),
@@ -104,7 +105,7 @@ fn decides(one: &NginxDirective) -> Decides {
         | "keepalive"
         | "zone"
         | "proxy_ssl_verify" => Decides::Nothing,
-        // The answer of the server that is asked has fields of its own.
+        // The response of the authorization server has fields of its own.
         "auth_request" | "auth_request_set" => Decides::Everything,
         "auth_basic"
         | "auth_basic_user_file"
@@ -128,10 +129,10 @@ fn decides(one: &NginxDirective) -> Decides {
     }
 }
 
-/// The weight of a remark that explains a difference by itself, such as `merge_slashes` for a path with `//`.
+/// Weight of a remark that explains a difference by itself, such as `merge_slashes` for a path with `//`.
 const DECISIVE_WEIGHT: u8 = 4;
 
-/// The fields that describe the content that is sent, or say where it is instead.
+/// Fields that describe the content, or its location.
 const CONTENT_FIELDS: [&str; 11] = [
     "content-type",
     "content-length",
@@ -147,8 +148,9 @@ const CONTENT_FIELDS: [&str; 11] = [
 ];
 
 impl Decides {
-    /// How much it speaks for a difference, where it decides it: more if it decides little else. `differing` are all that the
-    /// answers to this request differ in.
+    /// Returns the weight of the directive as an explanation of a difference; it is larger the fewer other
+    /// properties the directive determines. `None` if it does not determine `aspect`. `differing` are all
+    /// differences of this request.
     fn weight(&self, aspect: &Aspect, differing: &[Aspect]) -> Option<u8> {
         let is_of_content = |name: &String| CONTENT_FIELDS.contains(&name.as_str());
         let is_of_answer = |one: &Aspect| match one {
@@ -158,7 +160,7 @@ impl Decides {
         };
         let answers_differ = || differing.iter().any(is_of_answer);
         match (self, aspect) {
-            // Another place has fields of its own, but it has an answer of its own too.
+            // Another location may set other fields, but then the rest of the response differs as well.
             (Self::Place | Self::Answer, Aspect::Field(name)) if !is_of_content(name) => {
                 answers_differ().then_some(0)
             }
@@ -187,13 +189,13 @@ impl Decides {
 }
 
 impl NginxScratch {
-    /// Where the location that answered stands, or the server.
+    /// Returns the position of the location, or the server, that responded.
     pub fn place(&self, traced: &LocatedRequest) -> Option<SourcePlace> {
         self.source(*traced.places.last()?)
     }
 
-    /// The remark of the report that names a difference, if one does: it is about a directive that counts for the request, and
-    /// that decides what differs. `differing` are all that the answers to this request differ in.
+    /// Returns the remark that explains a difference: the remark is about a directive that applies to the
+    /// request and determines `aspect`. `differing` are all differences of this request.
     pub fn named(
         &self,
         imported: &Imported,
@@ -204,7 +206,8 @@ impl NginxScratch {
     ) -> Option<String> {
         let (old, new) = answers.statuses;
         let path = request.target.split('?').next().unwrap_or("");
-        // nginx refuses a folder for want of a page, although what `try_files` ends with answers all other paths without a file.
+        // nginx answers 403 for a directory without an index page, whereas the last argument of `try_files`
+        // handles all other paths without a file.
         let may_lack_page = old == 403 && decoded(path).ends_with('/');
         let is_opened = matches!(old, 401 | 403) && (200..300).contains(&new);
         let mut chain = Vec::new();
@@ -218,9 +221,9 @@ impl NginxScratch {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
         let is_own = |one: &NginxDirective| match one.name.as_str() {
-            // What it refuses is refused whatever the request is.
+            // An untranslated `if` closes its paths regardless of the request.
             "if" if is_impossible(one) => true,
-            // Each use has a remark of its own.
+            // Each use of the variable has a remark of its own.
             "map" | "geo" | "split_clients" | "set" => !is_impossible(one),
             "location" | "server" | "http" | "if" => {
                 chain.iter().any(|block| block.entry == one.entry) || traced.conditions.contains(&one.entry)
@@ -231,7 +234,8 @@ impl NginxScratch {
         let elsewhere = self.elsewhere(imported, request, path, server.copied());
         let runs_script =
             chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
-        // What led to a script is not traced: nginx begins again with its path.
+        // The trace lacks the locations that led to a script: nginx restarts the selection with the path of
+        // the script.
         let is_named =
             chain.last().is_some_and(|block| block.name == "location" && block.first().starts_with('@'));
         let led = leading(server.copied().filter(|_| runs_script || is_named));
@@ -244,7 +248,7 @@ impl NginxScratch {
                 let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
                 return explains.then_some((DECISIVE_WEIGHT, remark));
             }
-            // Nothing else is a reason to answer what is refused.
+            // No other remark explains why Komainu accepts what nginx refuses.
             if is_opened
                 && !(may_lack_page && remark.reasons.iter().any(|reason| reason == super::files::NO_PAGE))
             {
@@ -257,7 +261,7 @@ impl NginxScratch {
             if about_scripts && !path.to_ascii_lowercase().contains(".php") {
                 return None;
             }
-            // Nothing uses what was left out because nothing uses it, in either server.
+            // Directives that were left out as unused are unused in nginx as well.
             let is_unused = remark.reasons.iter().all(|reason| reason.contains("so it is left out"));
             if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
@@ -288,7 +292,8 @@ impl NginxScratch {
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }
 
-    /// The directives that stand in and around these blocks, and in the conditions that were met.
+    /// Returns the directives in and around these blocks, and those of the `if` blocks whose condition was
+    /// true.
     fn around<'d>(
         &'d self,
         chain: &[&'d NginxDirective],
@@ -309,7 +314,7 @@ impl NginxScratch {
         found
     }
 
-    /// The `if` blocks that were met, with what stands in them.
+    /// Returns the `if` blocks whose condition was true, with their directives.
     fn conditions(&self, traced: &LocatedRequest) -> Vec<&NginxDirective> {
         let mut counting = Vec::new();
         for entry in &traced.conditions {
@@ -323,7 +328,7 @@ impl NginxScratch {
         counting
     }
 
-    /// Directives that count for a request although nginx has not traced its way through them.
+    /// Returns directives that apply to a request although nginx has no trace of them.
     fn elsewhere<'d>(
         &'d self,
         imported: &Imported,
@@ -335,7 +340,7 @@ impl NginxScratch {
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
-        // Locations whose paths cannot be written are closed with more paths than theirs, and may have no index.
+        // Untranslatable locations are closed with a superset of their paths, and may have no index.
         let mut closed = Vec::new();
         super::tree::visit(all, &mut |one| {
             if one.name != "location" || !is_impossible(one) {
@@ -349,7 +354,8 @@ impl NginxScratch {
                 closed.push(one);
             }
         });
-        // nginx executes nothing of a location for methods that `limit_except` limits, and where it redirects to the final slash.
+        // nginx skips the rewrite directives of a location for methods that `limit_except` limits, and when
+        // it redirects to the path with the trailing slash.
         let mut untraced = Vec::new();
         super::tree::visit(all, &mut |one| {
             let limits = |inner: &NginxDirective| {
@@ -373,7 +379,7 @@ impl NginxScratch {
     }
 }
 
-/// What a directive decides, by what became of it: `status` is that of the answer here.
+/// Returns what a directive determines, considering its translation. `status` is that of Komainu's response.
 fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
     let is_impossible = remark.verdict == ImportVerdict::Impossible;
     let about_redirects = |reason: &String| reason.contains("redirects") || reason.contains("cookies");
@@ -390,24 +396,24 @@ fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
     if is_said(remark, super::route::NOT_EXECUTED) {
         return Decides::Place;
     }
-    // What is not translated and may be what keeps requests out closes all that it counts for.
+    // Untranslated directives that may restrict access close all routes to which they apply.
     let closes = one.name == "if" || status == 403 && !super::known::is_harmless(&one.name);
     if is_impossible && closes { Decides::Everything } else { decides(one) }
 }
 
-/// Whether this is one of the reasons of a remark.
+/// Whether `reason` is one of the reasons of a remark.
 fn is_said(remark: &Remark, reason: &str) -> bool {
     remark.reasons.iter().any(|one| one == reason)
 }
 
-/// Whether a remark explains nothing but that requests are refused: what is not translated closes.
+/// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
 fn refuses_alone(one: &NginxDirective, remark: &Remark) -> bool {
     let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
     let is_closed = remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&one.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 
-/// Whether a location has a path, as far as it says itself.
+/// Whether a location's own pattern matches a path, regardless of other locations.
 fn may_have(location: &NginxDirective, path: &str) -> bool {
     match location.args.as_slice() {
         [operator, regex] if operator.starts_with('~') => {
@@ -418,7 +424,7 @@ fn may_have(location: &NginxDirective, path: &str) -> bool {
     }
 }
 
-/// A path without its escapes and empty segments.
+/// Normalizes a path: decodes percent-encoding, merges slashes and resolves dot segments.
 fn decoded(path: &str) -> String {
     let mut out: Vec<u8> = Vec::new();
     let mut rest = path.as_bytes();
@@ -445,7 +451,7 @@ fn decoded(path: &str) -> String {
     format!("/{}{}", segments.join("/"), if is_folder && !segments.is_empty() { "/" } else { "" })
 }
 
-/// Whether a directive can be why these answers differ, by their statuses and values.
+/// Whether a directive can explain a difference with these statuses and values.
 fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<'_>) -> bool {
     let DifferingAnswers { statuses: (old, new), old: before, new: after } = answers;
     let is_error = |status: u16| status >= 400;
@@ -461,11 +467,11 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
             | "internal",
             _,
         ) => either(&is_error),
-        // Here they refuse more than nginx does, never less.
+        // Komainu refuses at least what nginx refuses.
         ("auth_basic" | "auth_basic_user_file" | "auth_jwt", _) => matches!(new, 401 | 403),
         ("server_name", _) => is_error(new),
         ("client_max_body_size", _) => either(&|status| status == 413),
-        // Errors have it too: that is no reason for an answer to lack it.
+        // In Komainu, errors have the field as well, which does not explain why a response lacks it.
         ("add_header", Aspect::Field(name)) if name == "cache-control" => after != "-" || new == 301,
         ("add_header", Aspect::Field(_)) => after != "-" || one.arg(1).contains("$upstream_cache_status"),
         ("expires", Aspect::Field(name)) if name == "expires" => after == "-",
@@ -475,7 +481,8 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
 }
 
 impl NginxScratch {
-    /// Where there are several listeners: the server answers because it is the default of its address.
+    /// Returns the general remark on default sites, if there are several listeners and the server responds
+    /// only because it is the default of its address.
     fn other_default(&self, request: &VerifyRequest, server: Option<&NginxDirective>) -> Option<String> {
         let host = request.host.as_deref().unwrap_or("").to_ascii_lowercase();
         let mut names =
@@ -486,7 +493,7 @@ impl NginxScratch {
         })
     }
 
-    /// Whether stubs speak the protocol of what answered.
+    /// Whether stubs implement the upstream protocol of the location that responded.
     pub fn is_compared(&self, traced: &LocatedRequest) -> bool {
         let Some(entry) = traced.places.last() else { return true };
         let mut chain = Vec::new();
@@ -498,7 +505,8 @@ impl NginxScratch {
     }
 }
 
-/// The `auth_request` of a server that ask a location: nginx traces the last location alone that a request was in.
+/// Returns the `auth_request` directives of a server that refer to a location: nginx traces only the last
+/// location of a request.
 fn asking<'d>(
     server: Option<&'d NginxDirective>,
     location: Option<&NginxDirective>,
@@ -513,7 +521,7 @@ fn asking<'d>(
     found
 }
 
-/// The `try_files` of a server that lead to a script or a named location.
+/// Returns the `try_files` directives of a server that lead to a script or a named location.
 fn leading(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
     let mut found = Vec::new();
     super::tree::visit(server.map(NginxDirective::inner).unwrap_or_default(), &mut |one| {
@@ -525,7 +533,7 @@ fn leading(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
     found
 }
 
-/// The blocks that lead to a directive, itself last.
+/// Finds the blocks that enclose a directive, followed by the directive itself. Returns whether it was found.
 fn path_to<'d>(block: &'d [NginxDirective], entry: EntryNumber, found: &mut Vec<&'d NginxDirective>) -> bool {
     for one in block {
         found.push(one);

@@ -1,12 +1,13 @@
-//! Names that several servers have: nginx finds exact names, then the longest that begins with a `*`, then the longest that ends with one,
-//! then the first expression, and then the default server.
+//! Names that match several servers: nginx prefers exact names, then the longest name that begins with `*`,
+//! then the longest that ends with `*`, then the first regular expression, and then the default server.
 
 use super::server::{ListenAddress, NginxServer};
 use super::work::Translation;
 
 impl<'d> Translation<'d> {
-    /// Has servers that listen at one address of the machine, where others listen at all of them with the same port, share that socket.
-    /// Sites for one address alone are closed then: clients would reach them at all addresses.
+    /// Replaces specific addresses by the wildcard address with the same port, if another server listens on
+    /// that: one socket serves both. Servers without any other address are closed, because clients would
+    /// reach them at all addresses.
     pub(crate) fn widen_addresses(&self, servers: &mut [NginxServer<'d>]) {
         let all: Vec<ListenAddress> = servers.iter().flat_map(|server| server.addresses.clone()).collect();
         for server in servers.iter_mut() {
@@ -34,12 +35,13 @@ impl<'d> Translation<'d> {
                 server.expressions.iter_mut().for_each(|one| one.is_wider = true);
             }
         }
-        // None of them is the default of the shared address.
+        // None of these servers may be the default of the shared address.
         servers.sort_by_key(|server| server.is_too_wide);
     }
 
-    /// Has hosts that an expression names give way to other names that match them: nginx tries expressions after all other names, and
-    /// those in their order. Their server answers by the expression then.
+    /// Removes hosts that were derived from an expression if names of other servers match them too: nginx
+    /// tries expressions after all other names, and in their order. The server is then selected by a pattern
+    /// for `Host`.
     pub(crate) fn yield_contested(&self, servers: &mut [NginxServer<'d>]) {
         let contested_of = |server: &NginxServer<'d>| -> Vec<(String, Vec<String>)> {
             let is_contested = |host: &String| {
@@ -66,12 +68,13 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a name of `hosts` is for a host, or for some of the hosts of another name.
+/// Whether the name of a site matches a host, or some of the hosts of another name.
 fn covers_host(name: &str, host: &str) -> bool {
     name == host || name.strip_prefix('*').is_some_and(|end| host.ends_with(end))
 }
 
-/// The hosts of a default server that names of others match, which are less specific: sites and routes of others would answer them.
+/// Returns the hosts of a default server that less specific names of other servers match: without a site of
+/// their own, the sites and routes of those would respond.
 pub(crate) fn contested_hosts(server: &NginxServer<'_>, all: &[&NginxServer<'_>]) -> Vec<String> {
     let is_contested = |host: &&String| {
         all.iter().filter(|other| other.block.entry != server.block.entry).any(|other| {
@@ -82,7 +85,7 @@ pub(crate) fn contested_hosts(server: &NginxServer<'_>, all: &[&NginxServer<'_>]
     server.hosts.iter().filter(is_contested).cloned().collect()
 }
 
-/// Whether an address is one of those that another one stands for, and speaks the same there.
+/// Whether a wildcard address includes another address, with the same protocol.
 fn covers_address(wide: &ListenAddress, address: &ListenAddress) -> bool {
     let Some((host, port)) = address.text.rsplit_once(':') else { return false };
     let is_all = matches!(host, "" | "0.0.0.0" | "[::]");
@@ -91,13 +94,13 @@ fn covers_address(wide: &ListenAddress, address: &ListenAddress) -> bool {
     !is_all && is_wide && wide.tls == address.tls && wide.proxy_protocol == address.proxy_protocol
 }
 
-/// Whether two servers have an address in common.
+/// Whether two servers share an address.
 pub(crate) fn share_address(one: &NginxServer<'_>, other: &NginxServer<'_>) -> bool {
     let port = |address: &ListenAddress| address.text.rsplit(':').next().map(str::to_owned);
     let is_wildcard = |address: &ListenAddress| {
         ["0.0.0.0:", "[::]:", ":"].iter().any(|start| address.text.starts_with(start))
     };
-    // One socket cannot be at every address, and another at one of them with the same port.
+    // A wildcard address and a specific one with the same port share a socket.
     let shares = |this: &ListenAddress, that: &ListenAddress| {
         this.text == that.text || port(this) == port(that) && (is_wildcard(this) || is_wildcard(that))
     };

@@ -1,5 +1,5 @@
-//! `rewrite`, `if`, `return`, `set` and `break` of a server or location, in the order in which nginx executes them: routes before that of
-//! the location itself.
+//! Translation of the rewrite directives of a server or location (`rewrite`, `if`, `return`, `set` and
+//! `break`), in the order in which nginx executes them, to routes that precede that of the location itself.
 
 use super::conditions::{IfConditions, file_operator, is_of_files, words};
 use super::place::{Place, ServerLocations};
@@ -12,15 +12,15 @@ use super::work::{Matcher, Translation};
 use crate::conditions::{RouteCondition, ask, close};
 use crate::draft::{TomlItem, TomlSection};
 
-/// The directives that nginx executes in their order.
+/// Directives that nginx executes in order.
 const EXECUTED: [&str; 5] = ["rewrite", "if", "return", "set", "break"];
 
-/// A route that the rewriting of a request leads to.
+/// A route for a result of the rewrite phase.
 #[derive(Clone)]
 pub(crate) enum PhaseRoute {
-    /// It answers, or gives the search another path.
+    /// The route responds, or restarts the search with another path.
     Whole(TomlSection),
-    /// The location answers, with this path: conditions and `rewrite`.
+    /// The location responds with another path: conditions and `rewrite`.
     Rewritten(TomlSection),
 }
 
@@ -32,12 +32,12 @@ impl PhaseRoute {
     }
 }
 
-/// What nginx does before it looks for access and content.
+/// Result of the rewrite phase, which precedes access checks and content.
 pub(crate) struct RewritePhase {
     pub(crate) routes: Vec<PhaseRoute>,
-    /// Whether requests remain.
+    /// Whether the phase leaves requests for the location itself.
     pub(crate) continues: bool,
-    /// Whether directives that stand behind are not executed for some of them.
+    /// Whether a `break` skips the following directives for some requests.
     is_broken: bool,
 }
 
@@ -51,7 +51,7 @@ impl RewritePhase {
         self.continues &= !is_for_all;
     }
 
-    /// The routes of a server, whose locations answer what was rewritten.
+    /// Returns the routes of a server, whose locations respond to rewritten paths.
     pub(crate) fn whole(self) -> Vec<TomlSection> {
         let section = |route| match route {
             PhaseRoute::Whole(section) | PhaseRoute::Rewritten(section) => section,
@@ -61,7 +61,7 @@ impl RewritePhase {
 }
 
 impl<'d> Translation<'d> {
-    /// The routes for what a server or location does first.
+    /// Translates the rewrite directives of a server or location.
     pub(crate) fn rewrite_phase(&self, place: &Place<'d>, around: &ServerLocations<'d>) -> RewritePhase {
         let mut phase = RewritePhase::new();
         let own: Vec<&'d NginxDirective> =
@@ -84,7 +84,7 @@ impl<'d> Translation<'d> {
         phase
     }
 
-    /// One directive but `if`.
+    /// Translates one directive other than `if`.
     fn execute(
         &self,
         one: &NginxDirective,
@@ -180,14 +180,14 @@ impl<'d> Translation<'d> {
         phase.answer(route, is_for_all);
     }
 
-    /// Refuses all requests of a place, because of a directive that cannot be translated.
+    /// Refuses all requests of a place because a directive cannot be translated.
     fn closed(&self, one: &NginxDirective, place: &Place<'d>, phase: &mut RewritePhase) {
         let mut section = place.paths.route();
         close(&mut section, self.ledger.open_end(one.entry).unwrap_or_default());
         phase.answer(section, true);
     }
 
-    /// `if`, with what is executed in it.
+    /// Translates an `if` and the directives within it.
     fn condition(
         &self,
         one: &'d NginxDirective,
@@ -259,7 +259,8 @@ impl<'d> Translation<'d> {
         phase.continues &= !are_all;
     }
 
-    /// The routes of the directives in an `if`, for one of its conditions. `is_last`: no directive is executed after the `if`.
+    /// Returns the routes of the directives in an `if`, for one of its conditions. `is_last` if no directive
+    /// is executed after the `if`.
     fn conditional(
         &self,
         one: &'d NginxDirective,
@@ -296,7 +297,7 @@ impl<'d> Translation<'d> {
         phase
     }
 
-    /// Why what stands in an `if` cannot be translated.
+    /// Returns the reason why the directives in an `if` cannot be translated, if there is one.
     fn fault_of(&self, one: &NginxDirective, place: &Place<'d>) -> Option<String> {
         let is_known = |inner: &NginxDirective| {
             EXECUTED.contains(&inner.name.as_str())
@@ -324,12 +325,12 @@ impl<'d> Translation<'d> {
         })
     }
 
-    /// Whether an `if` does nothing but to give variables values.
+    /// Whether an `if` only sets variables.
     fn only_sets(&self, one: &NginxDirective, place: &Place<'d>) -> bool {
         one.inner().iter().all(|inner| inner.name == "set") && self.fault_of(one, place).is_none()
     }
 
-    /// An `if` for paths without a file, where `files` and `php` do the same.
+    /// Whether an `if` for paths without a file is redundant, because `files` and `php` do the same.
     pub(crate) fn is_of_own_files(
         &self,
         one: &NginxDirective,
@@ -338,13 +339,13 @@ impl<'d> Translation<'d> {
         let has_others = |place: &Place<'d>| {
             let is_other = |other: &&NginxDirective| match other.name.as_str() {
                 "return" | "rewrite" => true,
-                // What answers, or leads to another path, whether there is a file or not.
+                // Directives that respond or rewrite the path regardless of files.
                 "if" => {
                     other.entry != one.entry
                         && !is_of_files(other)
                         && !other.inner().iter().all(|inner| refuses(inner) || inner.name == "set")
                 }
-                // What it refuses, this would answer.
+                // `try_files` would handle the paths that the `if` refuses.
                 "try_files" => {
                     one.inner().iter().any(refuses)
                         && other.args.last().is_some_and(|last| !last.starts_with('='))
@@ -357,7 +358,8 @@ impl<'d> Translation<'d> {
         file_operator(one).is_some() && is_of_files(one) && !others && !has_others(place)
     }
 
-    /// Routes that a location answers with another path: what it does otherwise, with the conditions and the path of the rewrite.
+    /// Returns a route of a location for a rewritten path: its content, with the conditions and the path of
+    /// the rewrite.
     pub(crate) fn with_path(&self, content: &TomlSection, rewritten: &TomlSection) -> TomlSection {
         let mut section = content.clone();
         let path = section.remove("path");
@@ -380,7 +382,7 @@ impl<'d> Translation<'d> {
         let to = rewritten.get("rewrite").and_then(TomlItem::as_text).unwrap_or_default();
         let path = to.split('?').next().unwrap_or_default();
         if section.get("files").is_some() && (path.ends_with('/') || path.contains('$')) {
-            // The page of a folder is for the location that has its path.
+            // Index pages belong to the location of their path.
             section.set_in("files", "index", TomlItem::List(Vec::new()));
         }
         ask(&mut section, &[]);
@@ -388,10 +390,10 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// What is said of variables that depend on the request.
+/// The remark on variables that depend on the request.
 const SETS: &str = "what uses the variable says whether it can be translated";
 
-/// A directive in whose arguments a variable has a value.
+/// Replaces a variable in the arguments of a directive by its value.
 fn with_value(one: &NginxDirective, value: Option<(&str, &str)>) -> NginxDirective {
     let mut one = one.clone();
     if let Some((name, value)) = value {

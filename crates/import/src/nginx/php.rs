@@ -1,4 +1,4 @@
-//! Sites of PHP: locations whose scripts a FastCGI server runs, and the locations that lead to them.
+//! Translation of PHP sites: locations whose scripts a FastCGI server runs, and locations that lead to them.
 
 use super::conditions::{file_operator, front_script, is_of_files};
 use super::place::{LocationPaths, Place, ServerLocations};
@@ -8,13 +8,13 @@ use super::work::{Matcher, Translation, unavailable};
 use crate::draft::{TomlItem, TomlSection};
 use crate::paths::examples;
 
-/// Every script, with what is behind it.
+/// Pattern of every script, with or without PATH_INFO.
 const SCRIPTS: &str = r"~ \.php(?:/|$)";
 
-/// Scripts that stand for all others.
+/// Representative paths of scripts.
 const SAMPLES: [&str; 2] = ["/verify.php", "/folder/verify.php"];
 
-/// The `fastcgi_pass` of a location that runs scripts among files.
+/// Returns the `fastcgi_pass` of a location that runs scripts stored among static files.
 pub(crate) fn php_pass<'d>(place: &Place<'d>) -> Option<&'d NginxDirective> {
     let scope = &place.scope;
     let pass = scope.own_one("fastcgi_pass")?;
@@ -34,28 +34,28 @@ pub(crate) fn php_pass<'d>(place: &Place<'d>) -> Option<&'d NginxDirective> {
     is_php.then_some(pass)
 }
 
-/// What the expression of most sites does not match.
+/// The remark on paths behind a script, which the expression of most sites does not match.
 const PATH_INFO: &str = "a script answers for the paths behind it too, as PATH_INFO (`/a.php/b`)";
 
-/// Whether a location runs every script, but not with more of the path behind it.
+/// Whether a location runs every script, but does not match paths with PATH_INFO.
 fn lacks_path_info(place: &Place<'_>) -> bool {
     runs_all(place) && !place.paths.matches("/verify.php/x")
 }
 
-/// Whether a location runs every script, not only some.
+/// Whether a location runs every script, not just some.
 pub(crate) fn runs_all(place: &Place<'_>) -> bool {
     SAMPLES.iter().all(|path| place.paths.matches(path))
 }
 
-/// What a path without a file leads to, where that is a script.
+/// A script that handles paths without a file.
 pub(crate) struct FrontScript<'d> {
-    /// Its path.
+    /// Path of the script.
     pub(crate) script: String,
-    /// The directive that says so.
+    /// The directive that names the script.
     pub(crate) named_by: &'d NginxDirective,
-    /// What the directive has behind the script.
+    /// Text that follows the script in the directive.
     behind: String,
-    /// The named location that runs it, where it is one.
+    /// The named location that runs the script, if there is one.
     runs: Option<&'d NginxDirective>,
 }
 
@@ -68,7 +68,8 @@ impl<'d> FrontScript<'d> {
 }
 
 impl<'d> Translation<'d> {
-    /// The script for paths without a file: by the last word of `try_files`, by a named location, or by `if (!-e …)`.
+    /// Returns the script that handles paths without a file: named by the last argument of `try_files`, by a
+    /// named location, or by `if (!-e …)`.
     pub(crate) fn front_of(
         &self,
         place: &Place<'d>,
@@ -102,7 +103,7 @@ impl<'d> Translation<'d> {
         Some(front)
     }
 
-    /// Writes `php` beside the `files` of a location: for its front script, or for the scripts that answer for its folders.
+    /// Adds `php` to a route with `files`, for its front script or for scripts that are index pages.
     pub(crate) fn php_beside(
         &self,
         place: &Place<'d>,
@@ -116,7 +117,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Without `php`, a script that answers for a folder would be sent as it is.
+    /// Removes scripts from `index`: without `php`, their source would be sent.
     fn scripts_of_index(&self, place: &Place<'d>, section: &mut TomlSection) {
         let is_script = |item: &TomlItem| matches!(item, TomlItem::Text(name) if name.ends_with(".php"));
         let Some((_, TomlItem::Table(files))) = section.entries.iter_mut().find(|(key, _)| key == "files")
@@ -219,7 +220,8 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The route that refuses all other scripts, where nginx runs but one of them and sends the source of others.
+    /// Returns a route that refuses all other scripts if nginx runs only one of them and sends the source of
+    /// the others.
     pub(crate) fn other_scripts(
         &self,
         place: &Place<'d>,
@@ -253,7 +255,7 @@ impl<'d> Translation<'d> {
         Some(refusal)
     }
 
-    /// The script that answers for the folder of a location, by `index`.
+    /// Returns the script that is the index page of a location's directory.
     fn index_script(&self, place: &Place<'d>) -> Option<String> {
         let scope = &place.scope;
         let names: Vec<&String> = scope.all("index").into_iter().flat_map(|one| &one.args).collect();
@@ -307,15 +309,16 @@ impl<'d> Translation<'d> {
         self.path_info_reported(place);
     }
 
-    /// A script answers with more of the path behind it too, which the expression of the location may not match.
+    /// Reports that scripts also handle paths with PATH_INFO, which the expression of the location may not
+    /// match.
     fn path_info_reported(&self, place: &Place<'d>) {
         if let Some(entry) = place.entry.filter(|_| lacks_path_info(place)) {
             self.ledger.differs(entry, PATH_INFO);
         }
     }
 
-    /// Leaves out the route of a location that runs scripts, where the routes behind it run them as well. `routes` has the routes of
-    /// each location, in their order.
+    /// Drops the route of a location that runs scripts if the routes after it run them as well. `routes` has
+    /// the routes of each location, in their order.
     pub(crate) fn merge_scripts(&self, places: &[&Place<'d>], routes: &mut [Vec<TomlSection>]) {
         for at in 0..places.len() {
             let place = places[at];
@@ -356,7 +359,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a location behind one that runs scripts has paths that could be a script's.
+/// Whether a location that follows one for scripts may match paths of scripts.
 fn may_be_script(place: &Place<'_>) -> bool {
     match &place.matcher {
         Matcher::Exact(_) => false,
@@ -369,7 +372,8 @@ fn may_be_script(place: &Place<'_>) -> bool {
     }
 }
 
-/// Whether a route does nothing but refuse: where it counts before a location that runs scripts, fewer of them run.
+/// Whether a route only refuses requests. Preceding a location that runs scripts, it only reduces the scripts
+/// that run.
 fn is_refusal(section: &TomlSection) -> bool {
     match section.get("respond") {
         Some(TomlItem::Number(status)) => *status >= 400,
@@ -377,7 +381,7 @@ fn is_refusal(section: &TomlSection) -> bool {
     }
 }
 
-/// Whether two routes differ in nothing but their paths and how they find files.
+/// Whether two routes are equal except for their paths and the lookup of files.
 fn is_same(own: &TomlSection, other: &TomlSection) -> bool {
     let root = |section: &TomlSection| match section.get("files") {
         Some(TomlItem::Table(entries)) => {
@@ -396,7 +400,7 @@ fn is_same(own: &TomlSection, other: &TomlSection) -> bool {
     root(own) == root(other) && rest(own) == rest(other)
 }
 
-/// `php` of a route without its front script.
+/// Returns the `php` of a route without its front script.
 fn without_scripts(php: &TomlItem) -> TomlItem {
     let TomlItem::Table(entries) = php else { return php.clone() };
     let mut kept = entries.clone();
@@ -412,7 +416,7 @@ fn without_scripts(php: &TomlItem) -> TomlItem {
     }
 }
 
-/// The front script of a route's `php`, or none.
+/// Returns the front script of a route's `php`; `None` if there is none.
 fn front(php: &TomlItem) -> Option<String> {
     let TomlItem::Table(entries) = php else { return Some("/index.php".to_owned()) };
     let scripts = entries.iter().find(|(key, _)| key == "scripts");

@@ -1,4 +1,4 @@
-//! Locations with their paths, and which of them answers for a path.
+//! Locations with their paths, and the selection of a location for a path.
 
 use super::scope::Scope;
 use super::tree::NginxDirective;
@@ -7,23 +7,23 @@ use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::path_matches;
 use crate::findings::EntryNumber;
 
-/// The paths of a location, of which another one takes some before it.
+/// The paths of a location, without those that other locations take first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct LocationPaths {
-    /// Patterns, one of which matches; none for every path.
+    /// Patterns of which one has to match; empty for every path.
     pub(crate) any: Vec<String>,
-    /// Patterns of each location around it, one of which matches too.
+    /// Patterns of each enclosing location, of which one has to match as well.
     pub(crate) within: Vec<Vec<String>>,
-    /// Paths that belong to other locations.
+    /// Excluded paths, which belong to other locations.
     pub(crate) except: Vec<PathException>,
 }
 
-/// Paths below a prefix that are excluded, but for those of longer prefixes.
+/// Excluded paths below a prefix, except those of longer prefixes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PathException {
-    /// The prefix.
+    /// Prefix of the excluded paths.
     pub(crate) prefix: String,
-    /// Paths below it that are not excluded.
+    /// Paths below the prefix that are not excluded.
     pub(crate) except: Vec<PathException>,
 }
 
@@ -40,19 +40,19 @@ impl PathException {
     }
 }
 
-/// The pattern of the paths that begin so.
+/// Returns the pattern of the paths that begin with `prefix`.
 pub(crate) fn prefix_pattern(prefix: &str) -> String {
     crate::paths::from_literal(prefix, true)
         .unwrap_or_else(|| format!("~ ^{}", crate::expressions::quoted(prefix)))
 }
 
 impl LocationPaths {
-    /// Those that one of these patterns matches.
+    /// The paths that match one of these patterns.
     pub(crate) fn of(any: Vec<String>) -> Self {
         Self { any, ..Self::default() }
     }
 
-    /// Whether a path is one of them.
+    /// Whether `path` is one of the paths.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| path_matches(pattern, path));
         (self.any.is_empty() || any(&self.any))
@@ -60,14 +60,14 @@ impl LocationPaths {
             && !self.except.iter().any(|one| one.matches(path))
     }
 
-    /// Whether every path is one of them.
+    /// Whether every path is included.
     pub(crate) fn is_everything(&self) -> bool {
         self.within.is_empty()
             && self.except.is_empty()
             && (self.any.is_empty() || self.any == ["/*"] || self.any == ["*"])
     }
 
-    /// A route for them.
+    /// Returns a route with the conditions for these paths.
     pub(crate) fn route(&self) -> TomlSection {
         let mut section = TomlSection::default();
         if !self.any.is_empty() && self.any != ["/*"] && self.any != ["*"] {
@@ -87,18 +87,20 @@ pub(crate) struct Place<'d> {
     pub(crate) scope: Scope<'d>,
     pub(crate) matcher: Matcher,
     pub(crate) paths: LocationPaths,
-    /// The matchers of the locations around it, the outermost first.
+    /// Matchers of the enclosing locations, the outermost first.
     pub(crate) around: Vec<Matcher>,
-    /// The number of its `location` in the report.
+    /// Number of the `location` in the report.
     pub(crate) entry: Option<EntryNumber>,
-    /// Whether its paths are more than those of the location, which cannot be written: all of them are refused.
+    /// Whether the exact paths of the location cannot be expressed: `paths` are more than them, and all are
+    /// refused.
     pub(crate) is_closed: bool,
-    /// Whether it is the path without the final slash of a location that passes requests on, which nginx redirects.
+    /// Whether this is the path without the trailing slash of a location that proxies requests, which nginx
+    /// redirects to the path with the slash.
     pub(crate) lacks_slash: bool,
 }
 
 impl<'d> Place<'d> {
-    /// A server itself, without its locations.
+    /// The place of the server itself, without its locations.
     pub(crate) fn of_server(server: &Scope<'d>) -> Self {
         Self {
             scope: server.clone(),
@@ -111,7 +113,7 @@ impl<'d> Place<'d> {
         }
     }
 
-    /// The `root` or `alias` that counts here, and the matcher of the location that it stands in.
+    /// Returns the effective `root` or `alias`, and the matcher of the location that contains it.
     pub(crate) fn folder(&self) -> Option<(&'d NginxDirective, Matcher)> {
         let matchers: Vec<&Matcher> = self.around.iter().chain([&self.matcher]).collect();
         let levels = &self.scope.levels;
@@ -126,22 +128,22 @@ impl<'d> Place<'d> {
     }
 }
 
-/// The locations of a server, in an order in which the first that matches is the one that nginx chooses.
+/// Locations of a server, in an order in which the first match is the one that nginx selects.
 pub(crate) struct ServerLocations<'d> {
     pub(crate) places: Vec<Place<'d>>,
-    /// Those with a `@name`.
+    /// Named locations (`@name`).
     pub(crate) named: Vec<&'d NginxDirective>,
-    /// The server itself.
+    /// Scope of the server.
     pub(crate) server: Scope<'d>,
 }
 
 impl<'d> ServerLocations<'d> {
-    /// The named location.
+    /// Returns the named location `name`, which includes the `@`.
     pub(crate) fn named(&self, name: &str) -> Option<&'d NginxDirective> {
         self.named.iter().copied().find(|one| one.first() == name)
     }
 
-    /// The location that nginx chooses for a path.
+    /// Returns the location that nginx selects for a path.
     pub(crate) fn at(&self, path: &str) -> Option<&Place<'d>> {
         self.places.iter().find(|place| place.paths.matches(path))
     }

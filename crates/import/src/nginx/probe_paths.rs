@@ -1,8 +1,8 @@
-//! Paths of locations, and some beside them, for requests.
+//! Paths within and next to locations, for requests.
 
 use crate::paths::examples;
 
-/// Paths of one location.
+/// Maximum number of paths for one location.
 pub(super) const PATHS_MAX: usize = 14;
 
 pub(super) fn is_target(path: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Requests that show whether a translation answers as nginx does, generated from nginx's configuration.
+//! Requests that compare a translation with nginx, generated from nginx's configuration.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::tree::NginxDirective;
 use crate::paths::{examples, hosts_from_regex};
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
-/// What answers in a location, as far as it decides which requests are worth sending.
+/// Kind of response of a location, which determines the useful requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AnswerKind {
     Files,
@@ -18,18 +18,18 @@ enum AnswerKind {
     Fixed,
 }
 
-/// A location with paths that it matches, and some beside it.
+/// A location with paths that it matches, and similar paths that it does not match.
 struct Place {
     answer: AnswerKind,
     paths: Vec<String>,
     beside: Vec<String>,
-    /// The folders that files are in: what is removed from the path, and the scratch folder.
+    /// Directories of its files: the prefix that is removed from the path, and the scratch directory.
     folders: Vec<(String, String)>,
     index: String,
 }
 
 impl ScratchPlan<'_, '_> {
-    /// The requests for all servers, and how many were left out.
+    /// Returns the requests for all servers, and the number of omitted ones.
     pub(super) fn requests(&mut self, http: &Scope<'_>) -> (Vec<VerifyRequest>, usize) {
         let mut all: Vec<VerifyRequest> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -80,7 +80,7 @@ impl ScratchPlan<'_, '_> {
             if self.options.paths_alone {
                 all.extend(combinations(&base, &places));
             }
-            // Everything else once for each kind of answer, and what matters for every location.
+            // Most variations are sent once for each kind of response, essential ones to every location.
             let mut tried = BTreeSet::new();
             for place in &places {
                 let Some(path) = place.paths.first() else { continue };
@@ -112,7 +112,7 @@ impl ScratchPlan<'_, '_> {
         let max = self.options.requests_max;
         let left_out = all.len().saturating_sub(max);
         if left_out > 0 {
-            // Of each server and kind a part, not all of the first ones.
+            // Keep a share of the requests of each server and kind.
             let count = all.len();
             let mut at = 0;
             all.retain(|_| {
@@ -232,7 +232,7 @@ impl ScratchPlan<'_, '_> {
         }
     }
 
-    /// Makes files for a location's paths, but for those with `missing` in their name.
+    /// Creates files for the paths of a location, except those with `missing` in their name.
     fn place_files(&mut self, place: &Place, made: &mut BTreeSet<String>) {
         let scratch = self.options.folder.display().to_string();
         for path in place.paths.iter().chain(&place.beside).filter(|path| !path.contains("missing")) {
@@ -288,14 +288,14 @@ fn answer_of(location: &NginxDirective) -> AnswerKind {
     }
 }
 
-/// The first name of `index` that is a file's.
+/// Returns the first static file name of `index`.
 fn index_of(scope: &Scope<'_>) -> String {
     let names = scope.all("index").into_iter().flat_map(|one| one.args.iter());
     let mut plain = names.filter(|name| !name.contains(['$', '/']) && !name.ends_with(".php"));
     plain.next().map_or_else(|| "index.html".to_owned(), Clone::clone)
 }
 
-/// Hosts that a server names, made concrete; a host that nobody names where it has none.
+/// Returns concrete hosts for the names of a server; an unknown host if it has none.
 fn hosts_of(server: &NginxDirective) -> Vec<String> {
     let mut hosts = Vec::new();
     for name in server.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
@@ -317,7 +317,8 @@ fn hosts_of(server: &NginxDirective) -> Vec<String> {
     hosts
 }
 
-/// Hosts that names of several servers match: each start that a name has, with each end that another one has.
+/// Returns hosts that names of several servers match: each beginning of a name combined with each end of
+/// another.
 fn crossed_hosts(http: &Scope<'_>) -> Vec<String> {
     const CROSSED_MAX: usize = 8;
     let (mut starts, mut ends) = (BTreeSet::new(), BTreeSet::new());
@@ -346,7 +347,7 @@ fn crossed_hosts(http: &Scope<'_>) -> Vec<String> {
     pairs.filter(is_host).take(CROSSED_MAX).collect()
 }
 
-/// Names of fields, cookies and parameters that conditions and maps of a server ask for.
+/// Returns the names of fields, cookies and parameters that conditions and maps of a server use.
 fn fields_asked(server: &NginxDirective) -> Vec<String> {
     let mut found = BTreeSet::new();
     super::tree::visit(server.inner(), &mut |one| {
@@ -380,7 +381,7 @@ fn target(one: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
     VerifyRequest { target, what: what.to_owned(), ..one.clone() }
 }
 
-/// Paths of one location below those of others.
+/// Returns paths of locations appended to those of other locations.
 fn combinations(base: &VerifyRequest, places: &[Place]) -> Vec<VerifyRequest> {
     let mut all = Vec::new();
     for place in places {
@@ -396,7 +397,7 @@ fn combinations(base: &VerifyRequest, places: &[Place]) -> Vec<VerifyRequest> {
     all
 }
 
-/// Requests for every location, where there are many configurations.
+/// Returns the requests for every location if many configurations are compared.
 fn few(one: &VerifyRequest) -> Vec<VerifyRequest> {
     let path = one.target.as_str();
     let (folder, name) = path.split_at(path.rfind('/').unwrap_or(0) + 1);
@@ -415,7 +416,7 @@ fn few(one: &VerifyRequest) -> Vec<VerifyRequest> {
     ]
 }
 
-/// Requests for every location.
+/// Returns the requests for every location.
 fn essentials(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     let content = || RequestContent::Sized(b"verify=1&text=content".to_vec());
     let mut all = vec![
@@ -436,7 +437,7 @@ fn essentials(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     all
 }
 
-/// Requests for one location of each kind.
+/// Returns the requests for one location of each kind.
 fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     let content = || b"verify=1&text=content".to_vec();
     let mut all = essentials(one, answer);
@@ -505,7 +506,7 @@ fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
     all
 }
 
-/// The path in other spellings.
+/// Returns requests with other spellings of the path.
 fn spellings(one: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
     let last = path.rfind('/').unwrap_or(0);
     let (folder, name) = path.split_at(last + 1);
@@ -541,7 +542,7 @@ fn spellings(one: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
     .collect()
 }
 
-/// Requests whose host or version is unusual.
+/// Returns requests with an unusual host or version.
 fn hosts_tried(one: &VerifyRequest, host: &str) -> Vec<VerifyRequest> {
     let with_host = |host: Option<&str>, what: &str| VerifyRequest {
         host: host.map(str::to_owned),

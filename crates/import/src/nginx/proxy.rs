@@ -1,4 +1,4 @@
-//! `proxy_pass` and what belongs to it.
+//! Translation of `proxy_pass` and related directives.
 
 use super::place::{Place, prefix_pattern};
 use super::rewrite::simple_break;
@@ -13,11 +13,11 @@ use crate::expressions::quoted;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// The parts of the URL of `proxy_pass`.
+/// Parts of the URL of `proxy_pass`.
 struct PassTarget {
     scheme: &'static str,
     address: String,
-    /// What stands behind the address, or none.
+    /// Path and query after the address, if any.
     uri: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl<'d> Translation<'d> {
         self.prefixes(pass, &target, place, (&mut proxy, section));
         self.request_headers(scope, &mut proxy);
         if pass.first().contains('$') && scope.one("proxy_redirect").is_none() {
-            // nginx changes no redirects where the address has variables.
+            // nginx does not rewrite redirects if the address has variables.
             proxy.set("rewrite", TomlItem::Flag(false));
         }
         self.response_fields(scope, &mut proxy);
@@ -89,7 +89,7 @@ impl<'d> Translation<'d> {
         section.set("proxy", item);
     }
 
-    /// `Host`, which is that of the upstream server unless something else is said.
+    /// Translates `Host`, which defaults to that of the upstream server.
     fn host(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let headers = [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat();
         let set = headers.into_iter().find(|one| one.first().eq_ignore_ascii_case("host"));
@@ -126,7 +126,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Redirects to the name of a group, which nginx changes to the client's.
+    /// Reports redirects to the name of a group, which nginx rewrites to the client's host.
     fn redirects_of_group(&self, group: &str, scope: &Scope<'_>) {
         let blocks = scope.levels.iter().flat_map(|level| level.iter());
         for one in blocks.filter(|one| one.name == "upstream" && one.first() == group) {
@@ -137,7 +137,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The part of the path that is replaced where `proxy_pass` has one of its own.
+    /// Translates the replacement of the location's prefix by the path of `proxy_pass`.
     fn prefixes(
         &self,
         pass: &NginxDirective,
@@ -196,7 +196,7 @@ impl<'d> Translation<'d> {
         }
         let is_path = uri.starts_with('/') && uri.bytes().all(|byte| byte.is_ascii_graphic());
         if is_exact && is_path && section.get("rewrite").is_none() {
-            // A prefix is replaced by whole segments, so a final `/` would be lost.
+            // Prefixes are replaced by whole segments, which would lose a final `/`.
             section.set_text("rewrite", uri);
             self.ledger.differs(
                 pass.entry,
@@ -206,7 +206,7 @@ impl<'d> Translation<'d> {
         }
         let both_end = replaced.ends_with('/') && uri.ends_with('/');
         if !is_exact && !both_end {
-            // Prefixes are replaced by whole segments: what follows is a group here.
+            // Prefixes are replaced by whole segments: use a group for the rest of the path.
             let is_plain =
                 section.get("path").is_none_or(|path| path.as_text() == Some(&prefix_pattern(replaced)));
             let has_groups = !scope.groups.is_empty() || section.get("rewrite").is_some();
@@ -237,7 +237,7 @@ impl<'d> Translation<'d> {
         self.ledger.differs(pass.entry, "paths in cookies are changed as those in redirects are (`rewrite`)");
     }
 
-    /// `proxy_pass http://app/x/$1`: the path that the upstream server gets, as `rewrite`.
+    /// Translates the path of `proxy_pass http://app/x/$1` to `rewrite`.
     fn target_of_request(
         &self,
         pass: &NginxDirective,
@@ -260,7 +260,7 @@ impl<'d> Translation<'d> {
         let ends = ["$is_args$args", "$is_args$query_string", "?$args", "?$query_string"];
         let text = match ends.iter().find_map(|end| plain.strip_suffix(end)) {
             Some(path) => path.to_owned(),
-            // nginx passes this alone on, without the query.
+            // nginx sends exactly this target, without the query of the request.
             None if plain.contains('?') => plain,
             None => format!("{plain}?"),
         };
@@ -496,7 +496,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// What happens to requests whose clients leave, by the setting `name`.
+    /// Translates the directive `name`: the treatment of requests whose client disconnects.
     pub(super) fn client_abort(&self, scope: &Scope<'_>, name: &str, proxy: &mut TomlSection) {
         if let Some(one) = scope.one(name) {
             if one.first() == "on" {
@@ -507,7 +507,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a variable is the field of this name in the answer of the server that `auth_request` asks.
+/// Whether a variable holds the field of this name in the response to `auth_request`.
 fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
     let is_it = |one: &NginxDirective| {
         let field = one.arg(1).strip_prefix("$upstream_http_").unwrap_or("");
@@ -516,8 +516,9 @@ fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
     scope.all("auth_request_set").into_iter().any(is_it)
 }
 
-/// Passes encoded slashes on, as nginx does, where the path that it decodes is for no other location: Komainu chooses a route by the path
-/// as it is encoded.
+/// Keeps encoded slashes (`encoded_slashes`), as nginx does, except in paths that belong to other locations
+/// once they are decoded: Komainu selects the route by the encoded path. Does nothing if these paths cannot
+/// be excluded.
 fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
     let Matcher::Prefix(prefix, _) = &place.matcher else { return };
     let levels = &place.scope.levels;
@@ -548,8 +549,9 @@ fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
     section.set_text("encoded_slashes", "keep");
 }
 
-/// Collects the locations of a level, and of the levels down to `place`, that nginx chooses in place of it for some paths below `prefix`.
-/// Returns whether these are all that have such paths: others are in locations that nginx does not choose for them.
+/// Collects the locations of a level, and of the levels down to `place`, that nginx selects instead of it for
+/// some paths below `prefix`. Returns false if there are others with such paths, nested in locations that
+/// nginx does not select for them.
 fn collect_longer<'d>(
     level: &'d [NginxDirective],
     place: &Place<'_>,

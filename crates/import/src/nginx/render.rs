@@ -1,30 +1,30 @@
-//! Directives of nginx as text, one in a line.
+//! Formatting of nginx directives, one per line.
 
 use std::collections::HashMap;
 
 use super::tree::NginxDirective;
 use crate::findings::EntryNumber;
 
-/// What stands in a scratch copy in place of a directive.
+/// Replacement of a directive in a scratch copy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Replacement {
-    /// Nothing.
+    /// The directive is omitted.
     Dropped,
-    /// The directive with other arguments.
+    /// The directive with these arguments.
     Arguments(Vec<String>),
-    /// An address to listen on: the port, and what follows it.
+    /// A `listen` with this port and these parameters.
     Listen(u16, Vec<String>),
 }
 
-/// Writes directives, and remembers which line is which directive.
+/// Formats directives, and records which line belongs to which directive.
 pub(super) struct NginxWriter<'a> {
     pub(super) replaced: &'a HashMap<EntryNumber, Replacement>,
-    /// The address to listen on.
+    /// Listening address.
     pub(super) address: &'a str,
-    /// Whether variables record the location that answers.
+    /// Whether to record the responding location in variables.
     pub(super) traced: bool,
     pub(super) text: String,
-    /// The directive of each line, from line 1.
+    /// Directive of each line, from line 1.
     pub(super) lines: Vec<EntryNumber>,
 }
 
@@ -48,7 +48,7 @@ impl NginxWriter<'_> {
         let args: Vec<String> = match replacement {
             Some(Replacement::Dropped) => return,
             Some(Replacement::Arguments(args)) => args.clone(),
-            // A server without an address of its own.
+            // A server without a `listen` of its own.
             Some(Replacement::Listen(..)) if one.block.is_some() => one.args.clone(),
             Some(Replacement::Listen(port, rest)) => {
                 let address = format!("{}:{port}", self.address);
@@ -74,7 +74,7 @@ impl NginxWriter<'_> {
         if self.traced {
             match one.name.as_str() {
                 "server" => {
-                    // It is executed again for each internal redirect.
+                    // Executed again for each internal redirect.
                     let place = format!("set $komainu_place \"${{komainu_place}} {entry}\";");
                     self.line(entry, depth + 1, &place);
                     self.line(entry, depth + 1, "set $komainu_if \"${komainu_if}\";");
@@ -93,7 +93,7 @@ impl NginxWriter<'_> {
     }
 }
 
-/// A word as nginx reads it back.
+/// Quotes a word for nginx.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=~@$%*^-|()+?,!<>&[]".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) && !word.contains("${") {

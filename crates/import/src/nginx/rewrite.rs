@@ -1,4 +1,4 @@
-//! `rewrite`: redirects, and other paths inside the server.
+//! Translation of `rewrite`: redirects and internal changes of the path.
 
 use super::place::{LocationPaths, Place};
 use super::scope::TemplateUse;
@@ -9,20 +9,20 @@ use crate::expressions::{implies_prefix, path_expression};
 use crate::paths::{from_literal, from_regex};
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
-/// Expressions that every path matches.
+/// Expressions that match every path.
 pub(super) const EVERYTHING: [&str; 12] =
     ["^", "^(.*)$", "^(.*)", "(.*)", "^/(.*)$", "^/(.*)", "^.*$", "^.*", ".*", "^/.*$", "/(.*)", "^/(.*)?$"];
 
-/// A `rewrite` that changes the path inside the server.
+/// An internal `rewrite` of the path.
 pub(crate) struct PathRewrite {
-    /// A route with the paths that it is for.
+    /// Route with the conditions for the matching paths.
     pub(crate) section: TomlSection,
     /// The new path.
     pub(crate) to: String,
 }
 
 impl<'d> Translation<'d> {
-    /// The new path of a `rewrite`, and what it is for.
+    /// Translates an internal `rewrite`.
     pub(crate) fn changed(&self, one: &NginxDirective, place: &Place<'d>) -> Option<PathRewrite> {
         let (from, target) = apart(one);
         let (section, groups) = match rewritten_paths(&from, &target, place) {
@@ -38,7 +38,7 @@ impl<'d> Translation<'d> {
         let text = match target.strip_suffix('?') {
             Some(text) if !text.contains('?') => format!("{text}?"),
             Some(text) => text.to_owned(),
-            // nginx adds the request's own query.
+            // nginx appends the query of the request.
             None if target.contains('?') && !target.contains("$args") => {
                 self.ledger.differs(one.entry, "a request without a query has `&` at the end of its new one");
                 format!("{target}&$args")
@@ -61,7 +61,7 @@ impl<'d> Translation<'d> {
         Some(PathRewrite { section, to })
     }
 
-    /// A `rewrite` that redirects.
+    /// Translates a `rewrite` that redirects.
     pub(crate) fn redirected(
         &self,
         one: &NginxDirective,
@@ -71,7 +71,7 @@ impl<'d> Translation<'d> {
         let (from, to) = apart(one);
         let (from, to) = (from.as_str(), to.as_str());
         let with_query = |to: &str| match to.strip_suffix('?') {
-            // The query is added, unless the target ends with a `?`.
+            // The query is appended unless the target ends with `?`.
             Some(to) => to.to_owned(),
             None if to.contains("$request_uri") => to.to_owned(),
             None if to.contains('?') => format!("{to}&$args"),
@@ -84,7 +84,7 @@ impl<'d> Translation<'d> {
                 (Some(pattern), _) if place.paths == LocationPaths::of(vec![pattern.clone()]) => {
                     place.paths.clone()
                 }
-                // What follows a prefix is that of the route's only path.
+                // `$rest` requires that the pattern is the only path of the route.
                 (Some(_), false) => return Err(String::new()),
             };
             Ok((paths.route(), to))
@@ -125,16 +125,17 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The expression and the target of a `rewrite`, where that begins with a group: with the path's slash before it.
+/// Returns the expression and the target of a `rewrite`. If the target begins with a group that includes the
+/// leading slash of the path, the slash is moved out of the group.
 fn apart(one: &NginxDirective) -> (String, String) {
     slash_apart(one.first(), one.arg(1)).unwrap_or_else(|| (one.first().to_owned(), one.arg(1).to_owned()))
 }
 
-/// Groups of an expression by their names in nginx, each with its name here.
+/// Names of the groups of an expression in nginx and in Komainu.
 type RenamedGroups = Vec<(String, String)>;
 
-/// A route for the paths that a `rewrite` is for within its location, with the groups of its expression; no groups where the expression
-/// finds every path and those of the location stay.
+/// Returns a route for the paths within the location that a `rewrite` matches, and the groups of its
+/// expression; `None` if the expression matches every path and the groups of the location remain.
 fn rewritten_paths(
     from: &str,
     to: &str,
@@ -172,7 +173,8 @@ pub(crate) fn is_absolute(to: &str) -> bool {
     to.starts_with("http://") || to.starts_with("https://") || to.starts_with("$scheme")
 }
 
-/// Where the target begins with the first group, and that with the path's slash: the same with the slash before the group.
+/// Moves the leading slash of the path out of the first group if the target begins with that group; returns
+/// the new expression and target.
 pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
     const STARTS: [(&str, &str); 5] = [
         ("^(.*)", "^/(.*)"),
@@ -186,26 +188,27 @@ pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
     Some((format!("{new}{}", &from[start.len()..]), format!("/$1{rest}")))
 }
 
-/// Whether the new path has a slash before a group that begins with the path's own.
+/// Whether the target has a slash before a group that begins with a slash itself.
 pub(crate) fn has_two_slashes(rewrite: &NginxDirective) -> bool {
     ["^(.*", "^(.+", "^(/"].iter().any(|start| rewrite.first().starts_with(start))
         && rewrite.arg(1).contains("/$1")
 }
 
-/// What `rewrite … break` before `proxy_pass` removes from the path and adds to it, where that is all that it does.
+/// Returns the prefixes that a `rewrite … break` before `proxy_pass` removes and adds, if it does nothing
+/// else.
 pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Option<(String, String)> {
     place.scope.own_one("proxy_pass").filter(|pass| !passes_path_as_sent(pass))?;
     let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'))?;
     let before = rewrite.arg(1).strip_suffix("$1")?;
     let (strip, add) = match from.strip_suffix("(/.*)") {
-        // What is kept has its slash.
+        // The group includes the slash.
         Some(strip) => (strip, before),
         None => {
             let strip = from.strip_suffix("/(.*)").or_else(|| from.strip_suffix("/?(.*)"))?;
             (strip, before.strip_suffix('/')?)
         }
     };
-    // A path that does not begin so would get what is added.
+    // Paths without the prefix would get the added prefix.
     let is_bare_changed = matches!(place.matcher, Matcher::Prefix(..)) && add.is_empty();
     let needs_slash = !from.ends_with("/?(.*)") && !is_bare_changed;
     let begins_so = match &place.matcher {
@@ -220,12 +223,12 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
     (is_plain && begins_so).then(|| (strip.to_owned(), add.to_owned()))
 }
 
-/// Whether a `proxy_pass` passes the path on as the client has sent it, whatever `rewrite` has made of it.
+/// Whether `proxy_pass` sends the path as received from the client, regardless of `rewrite`.
 pub(crate) fn passes_path_as_sent(pass: &NginxDirective) -> bool {
     pass.first().replace(['{', '}'], "").contains("$request_uri")
 }
 
-/// Whether a directive refuses or redirects what it answers.
+/// Whether a directive answers requests with a refusal or a redirect.
 pub(crate) fn refuses(one: &NginxDirective) -> bool {
     match one.name.as_str() {
         "return" => one.first().parse::<u16>().map_or(one.args.len() == 1, |status| status >= 300),
@@ -234,7 +237,7 @@ pub(crate) fn refuses(one: &NginxDirective) -> bool {
     }
 }
 
-/// Whether a directive answers, or leads elsewhere, and so refuses nothing.
+/// Whether a directive responds or rewrites the path, and so does not refuse requests.
 pub(crate) fn answers(one: &NginxDirective) -> bool {
     match one.name.as_str() {
         "return" => one.first().parse::<u16>().map_or(one.args.len() == 1, |status| status < 400),
@@ -242,8 +245,8 @@ pub(crate) fn answers(one: &NginxDirective) -> bool {
     }
 }
 
-/// The path pattern and the target of a `rewrite` that redirects. In the target `\u{2}` stands for what a final `*` matched,
-/// `\u{3}` for the whole path.
+/// Returns the path pattern and the target of a `rewrite` that redirects. In the target, `\u{2}` stands for
+/// the match of a final `*`, and `\u{3}` for the whole path.
 fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     let body = from.strip_prefix('^');

@@ -1,4 +1,4 @@
-//! One location as routes.
+//! Translation of one location to routes.
 
 use super::access::refuse;
 use super::files::{Last, finds_folders};
@@ -12,14 +12,14 @@ use super::work::{Matcher, Translation, is_target, redirect, unavailable};
 use crate::conditions::{RouteCondition, close};
 use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
-/// The remark on `limit_except` where a location executes something.
+/// The remark on `limit_except` in a location with rewrite directives.
 pub(super) const NOT_EXECUTED: &str =
     "nginx executes no `rewrite`, `if` and `return` of the location for other methods";
-/// Statuses that `respond` can have.
+/// Valid statuses of `respond`.
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
 
 impl<'d> Translation<'d> {
-    /// The routes of a location, in the order in which they have to stand.
+    /// Returns the routes of a location, in the order in which they have to be written.
     pub(crate) fn routes(&self, place: &Place<'d>, around: &ServerLocations<'d>) -> Vec<TomlSection> {
         let scope = &place.scope;
         if place.is_closed {
@@ -28,7 +28,7 @@ impl<'d> Translation<'d> {
             close(&mut section, check.unwrap_or_default());
             return self.finished(vec![section], scope);
         }
-        // Clients are refused before anything of the location is executed.
+        // Clients are refused before any directive of the location is executed.
         if let Some(internal) =
             scope.one("internal").filter(|_| place.lacks_slash || !has_internal_files(place))
         {
@@ -38,12 +38,13 @@ impl<'d> Translation<'d> {
             return self.finished(vec![self.slash_redirect(place)], scope);
         }
         let mut phase = match place.matcher {
-            // What it executes stands before all locations already.
+            // The rewrite directives of the server precede all locations already.
             Matcher::Server => None,
             _ => Some(self.rewrite_phase(place, around)),
         };
         let limit = scope.own_one("limit_except");
-        // The last routes of the content are for other methods, for which nginx executes nothing of the location.
+        // The last routes of the content are for other methods, for which nginx skips the rewrite directives
+        // of the location.
         let asks = limit.is_some_and(|limit| !limit.inner().is_empty());
         let mut content = Vec::new();
         let needs_content = phase.as_ref().is_none_or(|phase| {
@@ -69,7 +70,7 @@ impl<'d> Translation<'d> {
         for route in phase.iter_mut().flat_map(|phase| std::mem::take(&mut phase.routes)) {
             match route {
                 PhaseRoute::Whole(mut section) => {
-                    // nginx executes nothing of the location for other methods.
+                    // nginx skips the rewrite directives of the location for other methods.
                     limit.into_iter().for_each(|limit| allow_methods(limit, &mut section));
                     routes.push(section);
                 }
@@ -94,7 +95,7 @@ impl<'d> Translation<'d> {
         self.finished(routes, scope)
     }
 
-    /// The route of a location that is for requests of nginx itself.
+    /// Returns the route of an `internal` location.
     fn internal(&self, internal: &NginxDirective, place: &Place<'d>) -> TomlSection {
         let mut section = place.paths.route();
         section.set("respond", TomlItem::Number(404));
@@ -113,7 +114,7 @@ impl<'d> Translation<'d> {
         section
     }
 
-    /// What `return` answers, or the location that `error_page` names for its status.
+    /// Translates `return`, or the named location that `error_page` assigns to its status.
     pub(crate) fn returned(
         &self,
         one: &NginxDirective,
@@ -136,7 +137,8 @@ impl<'d> Translation<'d> {
         self.open_ends(place.scope.own(), section);
     }
 
-    /// The routes of a location that neither redirects nor is for the server alone. `section` has its paths.
+    /// Returns the routes of a location that neither redirects nor is `internal` without files. `section` has
+    /// its paths.
     fn answering(
         &self,
         place: &Place<'d>,
@@ -146,7 +148,7 @@ impl<'d> Translation<'d> {
         let scope = &place.scope;
         let fallback = self.content(place, &mut section, around);
         if let Some(internal) = scope.one("internal") {
-            // The server's scripts are not for files that applications name.
+            // Scripts must not run for files that applications name.
             section.remove("php");
             match section.get("files").is_some() && section.get("proxy").is_none() {
                 true => section.set("internal", TomlItem::Flag(true)),
@@ -175,8 +177,9 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    /// The route that refuses folders, where `try_files` finds them and another location, which does something else, has their pages: what
-    /// answers for all other paths without a file would answer in its place.
+    /// Returns a route that refuses directories. It is needed if `try_files` finds directories whose index
+    /// pages another location serves differently: the fallback for paths without a file would respond
+    /// instead.
     fn folders_of_others(&self, place: &Place<'d>, section: &TomlSection) -> Option<TomlSection> {
         let one = place.scope.own_one("try_files")?;
         let (last, tries) = one.args.split_last()?;
@@ -197,7 +200,8 @@ impl<'d> Translation<'d> {
         Some(refusal)
     }
 
-    /// Refuses all requests of a route where a directive that counts for it is not translated, and may be what keeps requests out.
+    /// Refuses all requests of a route if a directive that applies to it is not translated and may restrict
+    /// access.
     fn close_untranslated(&self, place: &Place<'d>, section: &mut TomlSection) {
         if section.get("respond").is_some() || section.get("redirect").is_some() {
             return;
@@ -212,9 +216,9 @@ impl<'d> Translation<'d> {
         let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
         let counts = |name: &&str| match name.split('_').next() {
             _ if super::known::is_harmless(name) => false,
-            // Both are asked for, which refuses more.
+            // Komainu applies both restrictions, which refuses more.
             _ if *name == "satisfy" => false,
-            // What these lead to is written before.
+            // These directives have been translated before.
             _ if ["rewrite", "return", "set", "break"].contains(name) => false,
             _ if *name == "try_files" || name.ends_with("_pass") => place.scope.own_one(name).is_some(),
             Some("proxy" | "grpc") => has(&["proxy"]),
@@ -228,7 +232,7 @@ impl<'d> Translation<'d> {
         close(section, check);
     }
 
-    /// Writes the fields of responses, and comments for what a human has to do.
+    /// Writes response header fields, and comments on required manual work.
     fn complete(
         &self,
         (place, around): (&Place<'d>, &ServerLocations<'d>),
@@ -248,9 +252,9 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// What every route of a location has.
+    /// Adds the directives that every route of a location has.
     pub(crate) fn finished(&self, mut routes: Vec<TomlSection>, scope: &Scope<'d>) -> Vec<TomlSection> {
-        // One that only rewrites has conditions alone: what the request may be is for the route that answers.
+        // Routes that only rewrite have conditions alone: limits belong to the route that responds.
         for section in routes.iter_mut().filter(|section| !only_rewrites(section)) {
             self.sizes(scope, section);
             self.compression(scope, section);
@@ -258,7 +262,7 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    /// Writes what answers; returns the named location that answers where there is no file.
+    /// Writes the action of a route; returns the named location that responds if there is no file.
     fn content(
         &self,
         place: &Place<'d>,
@@ -318,7 +322,7 @@ impl<'d> Translation<'d> {
         self.named_location(location, (place, around), section).then_some(location)
     }
 
-    /// Whether a place refuses no request that the other lets in.
+    /// Whether a place refuses no request that the other one accepts.
     pub(crate) fn asks_no_more(&self, one: &Scope<'d>, other: &Scope<'d>) -> bool {
         let shown = |scope: &Scope<'d>, names: &[&str]| -> Vec<String> {
             let all = scope.all_of(names);
@@ -340,7 +344,7 @@ impl<'d> Translation<'d> {
         needs_nothing || is_same && known(one) == 0
     }
 
-    /// What a named location does, for a route of `place`. False where it cannot be translated.
+    /// Translates a named location to a route of `place`. Returns false if it cannot be translated.
     fn named_location(
         &self,
         location: &'d NginxDirective,
@@ -394,8 +398,8 @@ impl<'d> Translation<'d> {
         false
     }
 
-    /// `limit_except`: writes the methods of a location's route, and returns the route for all others: the same one, with what
-    /// `limit_except` asks for in place of what the location does.
+    /// Translates `limit_except`: restricts the location's route to its methods, and returns a copy of the
+    /// route for all other methods, with the restrictions of `limit_except` instead of the location's own.
     fn methods(
         &self,
         limit: &'d NginxDirective,
@@ -414,7 +418,7 @@ impl<'d> Translation<'d> {
         }
         self.ledger.translated(limit.entry);
         if place.scope.own_one("try_files").is_some() {
-            // nginx forgets it for other methods.
+            // nginx ignores `try_files` for other methods.
             others.retain_in("files", |key| !matches!(key, "try" | "fallback"));
             if others.get("files").is_some() {
                 others.set_in("files", "index", TomlItem::List(Vec::new()));
@@ -434,7 +438,8 @@ impl<'d> Translation<'d> {
         Some(refusal)
     }
 
-    /// The route that refuses all methods but those of `limit_except`, where nothing else can be written for them.
+    /// Returns the route that refuses all methods except those of `limit_except`, whose restrictions cannot
+    /// be translated.
     fn close_methods(&self, limit: &'d NginxDirective, place: &Place<'d>) -> TomlSection {
         let is_refusal = limit.inner().iter().all(|one| one.name == "deny" && one.first() == "all");
         let mut refusal = place.paths.route();
@@ -451,7 +456,7 @@ impl<'d> Translation<'d> {
         refusal
     }
 
-    /// `return`.
+    /// Translates `return`.
     pub(crate) fn respond(&self, one: &NginxDirective, scope: &Scope<'_>, section: &mut TomlSection) {
         let (code, text) = match one.first().parse::<u64>() {
             Ok(code) => (code, one.args.get(1).map(String::as_str)),
@@ -525,13 +530,13 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Has a route answer the methods of `limit_except` alone, unless it asks for methods already.
+/// Restricts a route to the methods of `limit_except`, unless it has a condition on methods already.
 fn allow_methods(limit: &NginxDirective, section: &mut TomlSection) {
     let methods = TomlItem::texts(limit.args.iter().map(|method| method.to_ascii_uppercase()));
     RouteCondition::new("method", methods).write(section);
 }
 
-/// Whether an internal location has files, which applications name by X-Accel-Redirect.
+/// Whether an internal location has files that applications name by `X-Accel-Redirect`.
 fn has_internal_files(place: &Place<'_>) -> bool {
     let own = || place.scope.own().iter();
     let is_root = |one: &NginxDirective| matches!(one.name.as_str(), "root" | "alias");
@@ -541,7 +546,8 @@ fn has_internal_files(place: &Place<'_>) -> bool {
     own().any(is_root) && !own().any(is_other)
 }
 
-/// The `error_page` that gives the status of a `return` to a named location, whose answer is sent as it is; and the location.
+/// Returns the `error_page` that assigns the status of a `return` to a named location whose response is sent
+/// unchanged (`=`), and the location.
 fn error_location<'d>(
     one: &NginxDirective,
     place: &Place<'d>,

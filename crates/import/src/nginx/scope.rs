@@ -1,44 +1,46 @@
-//! What counts where: inheritance from `http` to `server` to `location`, and variables.
+//! Inheritance of directives from `http` to `server` to `location`, variables, and units of sizes and
+//! durations.
 
 use super::tree::NginxDirective;
 
-/// The blocks around a place, the outermost first.
+/// The blocks that enclose a place in the configuration, the outermost first.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope<'d> {
     pub(crate) levels: Vec<&'d [NginxDirective]>,
-    /// Groups of the regular expression that chose this place: their names in nginx, and as they are here.
+    /// Capture groups of the regular expression that selected this place: names in nginx and in Komainu.
     pub(crate) groups: Vec<(String, String)>,
 }
 
 impl<'d> Scope<'d> {
-    /// A place in these blocks, the outermost first.
+    /// Creates the scope of these blocks, the outermost first.
     pub(crate) fn of(levels: Vec<&'d [NginxDirective]>) -> Self {
         Self { levels, groups: Vec::new() }
     }
 
-    /// The same place, where a regular expression with these groups was found.
+    /// Returns this scope with the groups of the regular expression that selected it.
     pub(crate) fn with_groups(&self, groups: &[(String, String)]) -> Self {
         Self { levels: self.levels.clone(), groups: groups.to_vec() }
     }
 
-    /// The same place, one block further in.
+    /// Returns the scope of a block within this one.
     pub(crate) fn with(&self, block: &'d [NginxDirective]) -> Self {
         let mut scope = self.clone();
         scope.levels.push(block);
         scope
     }
 
-    /// The directive that counts here: that of the innermost block that has it.
+    /// Returns the effective directive: that of the innermost block that has one.
     pub(crate) fn one(&self, name: &str) -> Option<&'d NginxDirective> {
         self.levels.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
     }
 
-    /// The directives that count here, of those that add up: all of the innermost block that has any.
+    /// Returns the effective directives of a name that may be repeated: all of the innermost block that has
+    /// any.
     pub(crate) fn all(&self, name: &str) -> Vec<&'d NginxDirective> {
         self.all_of(&[name])
     }
 
-    /// The same for several names that replace each other, such as `allow` and `deny`.
+    /// Like [`all`](Self::all), for several names that replace each other, such as `allow` and `deny`.
     pub(crate) fn all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
         let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
             level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
@@ -46,17 +48,17 @@ impl<'d> Scope<'d> {
         self.levels.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
-    /// The directives of the innermost block alone.
+    /// Returns the directives of the innermost block.
     pub(crate) fn own(&self) -> &'d [NginxDirective] {
         self.levels.last().copied().unwrap_or(&[])
     }
 
-    /// A directive of the innermost block alone.
+    /// Returns the last directive of this name in the innermost block.
     pub(crate) fn own_one(&self, name: &str) -> Option<&'d NginxDirective> {
         self.own().iter().rev().find(|one| one.name == name)
     }
 
-    /// Whether something in the server, or in what stands in it, gives a request another path.
+    /// Whether a `rewrite` in the server or one of its locations changes paths.
     pub(crate) fn rewrites(&self) -> bool {
         let mut found = false;
         let is_of_server = |level: &&&[NginxDirective]| level.iter().all(|one| one.name != "server");
@@ -68,7 +70,7 @@ impl<'d> Scope<'d> {
         found
     }
 
-    /// This place as nginx knows it when it executes `one`: without the directives that follow it in its block.
+    /// Returns this scope as of the execution of `one`: without the directives that follow in its block.
     pub(crate) fn before(&self, one: &NginxDirective) -> Self {
         let mut scope = self.clone();
         for level in &mut scope.levels {
@@ -79,7 +81,7 @@ impl<'d> Scope<'d> {
         scope
     }
 
-    /// Whether a level is the block of a location.
+    /// Whether level `at` is the block of a `location`.
     fn is_location(&self, at: usize) -> bool {
         let (Some(level), Some(around)) = (self.levels.get(at), at.checked_sub(1).map(|at| self.levels[at]))
         else {
@@ -88,7 +90,8 @@ impl<'d> Scope<'d> {
         around.iter().any(|one| one.name == "location" && std::ptr::eq(one.inner().as_ptr(), level.as_ptr()))
     }
 
-    /// The one value that `set` gives a variable in these blocks, for every request. nginx executes none of a location around another one.
+    /// Returns the only `set` of a variable in these blocks; `None` if there are several or an `if` sets it.
+    /// nginx does not execute the `set` of a location that encloses the selected one.
     fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
         let is_it =
             |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
@@ -109,7 +112,7 @@ pub(crate) enum TextPart {
     Variable(String),
 }
 
-/// Splits a text into its variables and what stands between them.
+/// Splits a text into variables and the literal text between them.
 pub(crate) fn parts(text: &str) -> Vec<TextPart> {
     let mut found = Vec::new();
     let mut plain = String::new();
@@ -122,7 +125,7 @@ pub(crate) fn parts(text: &str) -> Vec<TextPart> {
             None => {
                 let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 let end = match after.starts_with(|c: char| c.is_ascii_digit()) {
-                    // A group has one digit.
+                    // Names of numbered groups have one digit.
                     true => 1,
                     false => after.find(|c| !is_name(c)).unwrap_or(after.len()),
                 };
@@ -146,7 +149,7 @@ pub(crate) fn parts(text: &str) -> Vec<TextPart> {
     found
 }
 
-/// Where a text with variables will stand.
+/// Destination of a text with variables.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum TemplateUse {
     /// The value of a header field.
@@ -157,13 +160,14 @@ pub(crate) enum TemplateUse {
     Log,
 }
 
-/// Variables of `set` within variables of `set`.
+/// Maximum depth of `set` variables that refer to other `set` variables.
 const SET_DEPTH_MAX: usize = 8;
 
-/// A text with nginx's variables as one with Komainu's. `own` finds the variables that the configuration makes.
+/// Translates nginx's variables in a text to Komainu's. `own` returns the names of variables that the
+/// configuration defines.
 ///
 /// # Errors
-/// The variable that Komainu does not have.
+/// A variable has no equivalent in Komainu.
 pub(crate) fn template(
     text: &str,
     scope: &Scope<'_>,
@@ -203,12 +207,12 @@ pub(crate) fn template(
     Ok(out)
 }
 
-/// The name of a group of the expression that chose this place.
+/// Returns Komainu's name of a group of the expression that selected this place.
 fn group(name: &str, scope: &Scope<'_>) -> Option<String> {
     scope.groups.iter().find(|(old, _)| old == name).map(|(_, new)| new.clone())
 }
 
-/// The text with the variables replaced that `set` gives one value.
+/// Replaces the variables that have a constant value.
 pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
     let mut out = String::new();
     for part in parts(text) {
@@ -218,7 +222,7 @@ pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
                 Some(set) => out.push_str(&constants(set.arg(1), scope, depth + 1)),
                 None => out.push_str(&match server_constant(&name, scope) {
                     Some(value) => value,
-                    // nginx reads no group in braces.
+                    // nginx does not recognize numbered groups in braces.
                     None if name.len() == 1 && name.starts_with(|c: char| c.is_ascii_digit()) => {
                         format!("${name}")
                     }
@@ -230,7 +234,7 @@ pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
     out
 }
 
-/// Variables that have one value in a server.
+/// Value of a variable that is constant within a server.
 fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     let value = match name {
         "server_name" => scope.one("server_name")?.first(),
@@ -240,7 +244,7 @@ fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     (!value.contains('$')).then(|| value.to_owned())
 }
 
-/// The name of a variable here.
+/// Komainu's name of a variable; `None` if there is no equivalent.
 fn variable(name: &str, used: TemplateUse) -> Option<String> {
     let known = match name {
         "host" => "host",
@@ -248,7 +252,7 @@ fn variable(name: &str, used: TemplateUse) -> Option<String> {
         "request_uri" => "uri",
         "uri" | "document_uri" => "path",
         "args" | "query_string" => "args",
-        // Its port is lost.
+        // `$host` lacks the port.
         "http_host" if used == TemplateUse::Target => "host",
         _ if used == TemplateUse::Target => return None,
         "remote_addr" | "realip_remote_addr" if name == "remote_addr" => "remote_addr",
@@ -267,7 +271,7 @@ fn variable(name: &str, used: TemplateUse) -> Option<String> {
     Some(known.to_owned())
 }
 
-/// Variables that the access log alone has. Those that nginx has and Komainu does not are `-` there.
+/// Variables that exist only in the access log. `None` if Komainu lacks the variable.
 fn log_variable(name: &str) -> Option<&'static str> {
     Some(match name {
         "time_local" => "time_local",
@@ -286,7 +290,7 @@ fn log_variable(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The name of a field in a variable: `X-Api-Key` of `$http_x_api_key`.
+/// The field name in a variable: `X-Api-Key` for `$http_x_api_key`.
 pub(crate) fn field_name(name: &str) -> String {
     let capital = |word: &str| {
         let mut chars = word.chars();
@@ -295,17 +299,18 @@ pub(crate) fn field_name(name: &str) -> String {
     name.split('_').map(capital).collect::<Vec<String>>().join("-")
 }
 
-/// Whether a field belongs to the connection or the length of a content: the server sets it itself, and no rule changes it.
+/// Whether a field describes the connection or the length of the content. The server sets such fields itself,
+/// and rules cannot change them.
 pub(crate) fn is_of_connection(name: &str) -> bool {
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"]
         .iter()
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// What is reported of such a field.
+/// Remark on fields for which [`is_of_connection`] is true.
 pub(crate) const OF_CONNECTION: &str = "not needed: the server sets this field itself";
 
-/// Bytes of a size such as `10m`, as Komainu writes sizes.
+/// Translates a size such as `10m` to Komainu's notation.
 pub(crate) fn size(text: &str) -> Option<String> {
     let (digits, unit) = match text.char_indices().next_back()? {
         (at, 'k' | 'K') => (&text[..at], "KiB"),
@@ -320,7 +325,7 @@ pub(crate) fn size(text: &str) -> Option<String> {
     })
 }
 
-/// Bytes of such a size.
+/// Parses a size such as `10m` and returns bytes.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let (digits, factor) = match text.char_indices().next_back()? {
         (at, 'k' | 'K') => (&text[..at], 1 << 10),
@@ -331,7 +336,7 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Milliseconds of a duration such as `1h 30m`, `60`, `500ms`.
+/// Parses a duration such as `1h 30m`, `60` or `500ms` and returns milliseconds.
 pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut total: u64 = 0;
@@ -357,7 +362,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     Some(total)
 }
 
-/// Milliseconds as Komainu writes durations.
+/// Formats milliseconds in Komainu's notation.
 pub(crate) fn duration(ms: u64) -> String {
     match ms {
         0 => "0s".to_owned(),
@@ -374,7 +379,7 @@ pub(crate) fn duration(ms: u64) -> String {
     }
 }
 
-/// Such a duration within the range that a directive takes.
+/// Formats a duration clamped to a range, and whether it was within it.
 pub(crate) fn duration_within(ms: u64, min: u64, max: u64) -> (String, bool) {
     let within = ms.clamp(min, max);
     (duration(within), within == ms)

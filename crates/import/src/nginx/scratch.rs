@@ -1,4 +1,4 @@
-//! A scratch copy of nginx's configuration: see [`crate::scratch`].
+//! Scratch copy of nginx's configuration, see [`crate::scratch`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::scratch::{
     ScratchFile, ScratchListener, ScratchOptions, SourcePlace, StubProtocol, StubServer, VerifyRequest,
 };
 
-/// Directives that the copy is without, because they name what is outside of it or depend on time: a reason where it
-/// changes what is compared.
+/// Directives that are omitted from the copy, because they refer to its environment or depend on time. The
+/// reason is empty if the omission does not affect the comparison.
 const DROPPED: &[(&[&str], &str)] = &[
     (
         &[
@@ -107,23 +107,23 @@ pub struct NginxScratch {
     new_address: String,
     folder: String,
     has_http: bool,
-    /// The directive of each line of the last text for nginx.
+    /// Directive of each line of the last text generated for nginx.
     lines: Vec<EntryNumber>,
-    /// Where both servers listen.
+    /// Listeners of both servers.
     pub listeners: Vec<ScratchListener>,
-    /// Stubs in the place of upstream servers.
+    /// Stubs that replace upstream servers.
     pub stubs: Vec<StubServer>,
-    /// Files in the scratch folder.
+    /// Files of the scratch directory.
     pub files: Vec<ScratchFile>,
     /// The requests to compare.
     pub requests: Vec<VerifyRequest>,
-    /// Requests that were left out because there are too many.
+    /// Number of requests that were omitted because there are too many.
     pub left_out: usize,
-    /// What is not compared, and why.
+    /// Descriptions of what is not compared, with reasons.
     pub not_compared: BTreeSet<String>,
 }
 
-/// The changes of a scratch copy while they are collected.
+/// Changes for a scratch copy that is being planned.
 pub(super) struct ScratchPlan<'o, 'p> {
     pub(super) options: &'o mut ScratchOptions<'p>,
     pub(super) replaced: HashMap<EntryNumber, Replacement>,
@@ -131,10 +131,10 @@ pub(super) struct ScratchPlan<'o, 'p> {
     pub(super) stubs: Vec<StubServer>,
     pub(super) files: Vec<ScratchFile>,
     pub(super) not_compared: BTreeSet<String>,
-    /// Folders of the old configuration; the place in the list is the name of the scratch folder.
+    /// Directories of the original configuration; the index is the name of the scratch directory.
     pub(super) folders: Vec<String>,
     pub(super) groups: Vec<String>,
-    /// The group whose servers are read.
+    /// The upstream group whose servers are being read.
     pub(super) group: Option<String>,
 }
 
@@ -142,7 +142,7 @@ impl NginxScratch {
     /// Reads nginx's configuration and plans its scratch copy.
     ///
     /// # Errors
-    /// A configuration that cannot be read, or no free port.
+    /// The configuration cannot be read, or there is no free port.
     pub fn read(
         path: &Path,
         prefix: Option<&Path>,
@@ -197,8 +197,8 @@ impl NginxScratch {
         })
     }
 
-    /// The text for nginx: it runs in the foreground, and its access log has a line for each request, which
-    /// [`NginxScratch::place`] reads.
+    /// Returns the configuration for nginx: it runs in the foreground and writes a line to its access log for
+    /// each request, which [`LocatedRequest::parse`](super::LocatedRequest::parse) reads.
     pub fn old_text(&mut self) -> String {
         let mut writer = NginxWriter {
             replaced: &self.replaced,
@@ -251,7 +251,7 @@ impl NginxScratch {
                 }
             }
             false => {
-                // A part of a configuration, which its own http block includes.
+                // A fragment that is meant to be included in an `http` block.
                 writer.line(none, 0, "http {");
                 inner.push("include /etc/nginx/mime.types;".to_owned());
                 inner.iter().for_each(|line| writer.line(none, 1, line));
@@ -263,7 +263,7 @@ impl NginxScratch {
         writer.text
     }
 
-    /// The text that Komainu's configuration is made of.
+    /// Returns the configuration from which Komainu's is translated.
     pub fn new_text(&self) -> String {
         let mut writer = NginxWriter {
             replaced: &self.replaced,
@@ -272,7 +272,7 @@ impl NginxScratch {
             text: String::new(),
             lines: Vec::new(),
         };
-        // nginx's default would be a file outside of the scratch folder.
+        // nginx's default log would be outside of the scratch directory.
         let (first, rest): (&[NginxDirective], &str) =
             match self.main.iter().position(|one| one.name == "http") {
                 Some(at) => (&self.main[..at], "http {"),
@@ -297,14 +297,15 @@ impl NginxScratch {
         writer.text
     }
 
-    /// nginx's default root is a folder of its own: here it is a scratch one.
+    /// Replaces nginx's default root, a directory of its installation, by a scratch directory.
     fn default_root(&self) -> Option<String> {
         let http =
             self.main.iter().find(|one| one.name == "http").map_or(&self.main[..], NginxDirective::inner);
         (!http.iter().any(|one| one.name == "root")).then(|| format!("root {}/roots/html;", self.folder))
     }
 
-    /// Drops the directive at a line of the last text for nginx, which nginx does not accept. Returns whether there is one.
+    /// Omits the directive at a line of the last text generated for nginx, which nginx has refused. Returns
+    /// whether there was one.
     pub fn drop_line(&mut self, line: usize, reason: &str) -> bool {
         let entry = self.lines.get(line.wrapping_sub(1)).copied().unwrap_or(EntryNumber::MAX);
         let Some(remark) = self.remarks.get(entry) else { return false };
@@ -318,7 +319,7 @@ impl NginxScratch {
         true
     }
 
-    /// Drops every directive of this name, which this nginx does not have. Returns whether there was one.
+    /// Omits all directives of this name, which the installed nginx lacks. Returns whether there was one.
     pub fn drop_name(&mut self, name: &str) -> bool {
         let mut found = Vec::new();
         super::tree::visit(&self.main, &mut |one| {
@@ -332,7 +333,7 @@ impl NginxScratch {
         any
     }
 
-    /// The directive of this number, in the source.
+    /// Returns the position of a directive in the source.
     pub(super) fn source(&self, entry: EntryNumber) -> Option<SourcePlace> {
         let remark = self.remarks.get(entry)?;
         Some(SourcePlace {
@@ -411,7 +412,7 @@ impl ScratchPlan<'_, '_> {
                 }
                 self.replaced.insert(one.entry, Replacement::Arguments(args));
             }
-            // TLS alone, of which the copy has its own.
+            // Contains only TLS settings, which the copy replaces.
             "include" if one.first().ends_with("options-ssl-nginx.conf") => {
                 self.replaced.insert(one.entry, Replacement::Dropped);
             }
@@ -443,10 +444,10 @@ impl ScratchPlan<'_, '_> {
         Ok(())
     }
 
-    /// A copy of a file that every installation has, which includes others of them by their whole names. Returns its name.
+    /// Copies a file of nginx's distribution, and the files that it includes. Returns the name of the copy.
     ///
     /// # Errors
-    /// A file that is not there: without it the comparison would be one of another configuration.
+    /// The file is missing: without it another configuration would be compared.
     fn included(&mut self, name: &str, prefix: &Path) -> Result<String, String> {
         let stock = Path::new("/etc/nginx");
         let last = Path::new(name).file_name().unwrap_or_default();
@@ -472,14 +473,15 @@ impl ScratchPlan<'_, '_> {
         Ok(format!("{}/{copy}", self.options.folder.display()))
     }
 
-    /// A folder below the scratch folder in place of one of the old configuration; its part with variables stays.
+    /// Returns the directory in the scratch directory that replaces one of the original configuration; the
+    /// part with variables is kept.
     pub(super) fn scratch_path(&mut self, old: &str, is_alias: bool) -> String {
         let (fixed, rest) = match old.find('$') {
             None => (old, ""),
             Some(at) => old.split_at(old[..at].rfind('/').map_or(0, |slash| slash)),
         };
         let name = fixed.rsplit('/').next().unwrap_or("");
-        // An `alias` to a file: the folder is another one.
+        // An `alias` to a file: the directory is its parent.
         let (fixed, file) = match is_alias && name.contains('.') && rest.is_empty() {
             true => fixed.rsplit_once('/').map_or(("", fixed), |(folder, file)| (folder, file)),
             false => (fixed, ""),

@@ -1,4 +1,4 @@
-//! `server` blocks: addresses, names, certificates and error pages.
+//! Translation of `server` blocks: addresses, names, certificates and error pages.
 
 use super::scope::Scope;
 use super::tree::{NginxDirective, unique};
@@ -8,7 +8,7 @@ use crate::expressions::{path_expression, path_matches, quoted, wider_expression
 use crate::paths::hosts_from_regex;
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
-/// What is said of names that `hosts` cannot have.
+/// The remark on names that cannot be written as `hosts`.
 const IN_DEFAULT_SITE: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
 
 /// An address that a server listens on.
@@ -25,35 +25,37 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) block: &'d NginxDirective,
     pub(crate) scope: Scope<'d>,
     pub(crate) addresses: Vec<ListenAddress>,
-    /// The hosts that it names; none where it names no host that there can be.
+    /// Hosts that the server names; empty if it names no valid host.
     pub(crate) hosts: Vec<String>,
-    /// Expressions that name few hosts, which are among `hosts`, with those hosts.
+    /// Regular expressions that match few hosts, with those hosts, which are among `hosts`.
     pub(crate) named_by_expression: Vec<(String, Vec<String>)>,
-    /// Whether clients would reach it at addresses at which it does not listen.
+    /// Whether clients would reach the server at addresses on which it does not listen.
     pub(crate) is_too_wide: bool,
-    /// Expressions of other names, for the field Host.
+    /// Patterns of its other names, for the field `Host`.
     pub(crate) expressions: Vec<HostExpression>,
 }
 
-/// A name of a server that is no host: an expression, or one with a `*` at its end.
+/// A server name that cannot be written as a host: a regular expression, or a name that ends with `*`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HostExpression {
-    /// Its order: the longest names with a `*` come first, then expressions as they stand.
+    /// Precedence: the longest names with a `*` come first, then regular expressions in the order of the
+    /// source.
     pub(crate) rank: usize,
-    /// The pattern of Host.
+    /// Pattern for `Host`.
     pub(crate) pattern: String,
-    /// Whether it finds more than the name, so that its requests are refused.
+    /// Whether the pattern matches more than the name, so that its requests are refused.
     pub(crate) is_wider: bool,
 }
 
 impl HostExpression {
-    /// Whether it may find a host, or some of those that a name with a `*` has.
+    /// Whether the pattern may match a host, or some hosts of a wildcard name.
     pub(crate) fn may_match(&self, host: &str) -> bool {
         host.starts_with('*') || path_matches(&self.pattern, host)
     }
 }
 
-/// An expression of a server's name for the field Host, which may have a final dot and a port. What it finds begins in the host.
+/// Converts an expression for a server name to a pattern for `Host`, which may have a trailing dot and a
+/// port. Matches begin within the host.
 fn host_expression(regex: &str) -> HostExpression {
     let end =
         |token: &RegexToken<'_>| if token.text == "$" { r"\.?(?::\d*)?$" } else { token.text }.to_owned();
@@ -76,7 +78,8 @@ impl<'d> NginxServer<'d> {
         self.addresses.iter().any(|address| !address.tls)
     }
 
-    /// Where `return` or `if` of certbot sends every request to the same host by `https`, that directive.
+    /// Returns the `return`, possibly in an `if` written by certbot, that redirects every request to the same
+    /// host with `https`.
     pub(crate) fn https_redirect(&self) -> Option<&'d NginxDirective> {
         self.redirect(|target| {
             let rest = target.strip_prefix("https://").unwrap_or_default();
@@ -88,7 +91,8 @@ impl<'d> NginxServer<'d> {
         })
     }
 
-    /// Where it sends every request somewhere by `https`, and does nothing else, the directive that does so.
+    /// Returns the directive that redirects every request to any `https` URL, if the server does nothing
+    /// else.
     pub(crate) fn any_https_redirect(&self) -> Option<&'d NginxDirective> {
         self.redirect(|_| true)
     }
@@ -107,7 +111,8 @@ impl<'d> NginxServer<'d> {
             };
             target.starts_with("https://") && is_meant(target)
         };
-        // A location for the challenges of certbot too: certificates that it renews are files here.
+        // Servers with other locations are excluded, also those for challenges of certbot: certificates that
+        // certbot renews are used as files.
         let has_others = own.iter().any(|one| one.name == "location" && one.first() != "/");
         if has_others || self.speaks_tls() {
             return None;
@@ -121,7 +126,7 @@ impl<'d> NginxServer<'d> {
 }
 
 impl<'d> Translation<'d> {
-    /// Reads what a server listens on and what it is called.
+    /// Reads the addresses and names of a server.
     pub(crate) fn server_of(&self, block: &'d NginxDirective) -> NginxServer<'d> {
         let scope = self.http.with(block.inner());
         self.ledger.translated(block.entry);
@@ -174,7 +179,7 @@ impl<'d> Translation<'d> {
         let given = name;
         let name = name.to_ascii_lowercase();
         match name.as_str() {
-            // Names that no client asks for.
+            // Placeholder names that no client requests.
             "" | "_" | "__" | "--" | "!@#" => Vec::new(),
             _ if name.starts_with('~') => match hosts_from_regex(&given[1..]) {
                 Some((hosts, false)) if hosts.iter().all(|host| is_host(host)) => hosts,
@@ -210,7 +215,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// An expression for the field Host, which `one` names.
+    /// Converts an expression of `server_name` to a pattern for `Host`, and reports it.
     pub(crate) fn host_expression(&self, one: &NginxDirective, regex: &str) -> HostExpression {
         let found = host_expression(regex);
         match found.is_wider {
@@ -266,7 +271,7 @@ impl<'d> Translation<'d> {
         })
     }
 
-    /// The certificates of a site.
+    /// Writes the certificates of a site.
     pub(crate) fn tls(&self, server: &NginxServer<'d>, site: &mut SiteDraft) {
         let scope = &server.scope;
         let certificates = scope.all("ssl_certificate");
@@ -338,14 +343,14 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// `error_page`: files for statuses. Other kinds cannot be written.
+    /// Translates `error_page` with a file; other kinds have no equivalent.
     pub(crate) fn error_pages(&self, scope: &Scope<'d>, section: &mut TomlSection) {
         for one in scope.all("error_page") {
             let Some((target, codes)) = one.args.split_last() else { continue };
             let is_plain = target.starts_with('/') && !target.contains('$');
             let keeps_status = !codes.iter().any(|code| code.starts_with('='));
             if target.starts_with('@') && codes.last().is_some_and(|last| last == "=") {
-                // Where `return` gives its status, it is translated there.
+                // Translated with the `return` that produces its status.
                 continue;
             }
             if !is_plain || !keeps_status {
@@ -372,7 +377,7 @@ impl<'d> Translation<'d> {
             }
             self.ledger.differs(one.entry, "a page is one file, which has to be there (`check` refuses it otherwise), and is not passed through locations; errors of upstream servers keep theirs, unless `intercept_errors` is on");
         }
-        // Those of locations.
+        // Error pages of locations.
         let mut below: Vec<&NginxDirective> =
             scope.own().iter().filter(|one| one.name == "location").collect();
         while let Some(location) = below.pop() {
@@ -389,7 +394,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The folder in which the file of an error page is: that of the location that has it.
+    /// Returns the directory of an error page: that of the location that matches its path.
     fn folder_of_page(&self, scope: &Scope<'d>, page: &str) -> Option<String> {
         let has = |one: &&NginxDirective| {
             one.name == "location"

@@ -1,4 +1,5 @@
-//! Servers as sites: which is the default, which only redirect to `https`, and what is listened on.
+//! Translation of servers to sites: the default site, servers that only redirect to `https`, and listening
+//! addresses.
 
 use super::names::{contested_hosts, share_address};
 use super::server::{HostExpression, ListenAddress, NginxServer};
@@ -15,7 +16,7 @@ impl<'d> Translation<'d> {
         self.widen_addresses(&mut servers);
         self.yield_contested(&mut servers);
         let groups = groups_of(&servers);
-        // Addresses of most servers stand at the top; the sites of others name their own.
+        // The addresses of most servers are written at the top level; the sites of the others have their own.
         let size = |group: usize| groups.iter().filter(|other| **other == group).count();
         let main = groups.iter().copied().rev().max_by_key(|group| size(*group));
         let clear_http2 =
@@ -52,7 +53,8 @@ impl<'d> Translation<'d> {
         draft.sites.extend(sites.into_iter().map(|(_, site)| site));
     }
 
-    /// Whether the servers of an address merge slashes: nginx reads the path before it knows the host, so its default server decides.
+    /// Whether the servers of an address merge slashes. nginx parses the path before it knows the host, so
+    /// the default server of the address decides.
     fn merges_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
         let value = |server: &NginxServer<'d>| {
             let found = server.scope.one("merge_slashes");
@@ -76,7 +78,7 @@ impl<'d> Translation<'d> {
         merges
     }
 
-    /// The sites of servers that share addresses.
+    /// Returns the sites of servers that share addresses.
     fn sites_of(&self, own: &[(usize, &NginxServer<'d>)], all: &[&NginxServer<'d>]) -> Vec<SiteOf> {
         if have_own_addresses(all) {
             return self.sites_by_address(own);
@@ -91,7 +93,7 @@ impl<'d> Translation<'d> {
         });
         let default = default_of(&kept_servers).filter(|_| !rejects_others);
         let has_tls = all.iter().any(|server| server.speaks_tls());
-        // Of two servers with the same host, the one that only redirects to the other gives way.
+        // Of two servers with the same host, the one that only redirects to the other is dropped.
         let mut order: Vec<usize> = (0..kept.len()).collect();
         order.sort_by_key(|&at| kept_servers[at].any_https_redirect().is_some());
         let mut sites: Vec<SiteOf> = Vec::new();
@@ -122,8 +124,9 @@ impl<'d> Translation<'d> {
         sites
     }
 
-    /// The site of the names of a default server that names of others match too: nginx finds exact names, and longer ones that begin
-    /// with a `*`, before those. None where there are no such names. The default site follows, with the same routes.
+    /// Returns the site for those names of a default server that names of other servers match too: nginx
+    /// prefers exact names and longer wildcard names. `None` if there are no such names. The default site
+    /// follows, with the same routes.
     fn contested_site(
         &self,
         server: &NginxServer<'d>,
@@ -143,11 +146,12 @@ impl<'d> Translation<'d> {
         Some(site)
     }
 
-    /// Writes a site; `first` are routes that come before its own.
+    /// Writes a site; `first` are routes that precede its own.
     fn site(&self, server: &NginxServer<'d>, has_tls: bool, first: Vec<TomlSection>, site: &mut SiteDraft) {
         self.tls(server, site);
         if has_tls && !server.speaks_tls() {
-            // Else it would get a certificate, and redirect to `https`, because an address speaks TLS.
+            // Otherwise the site would get a certificate and redirect to `https`, because an address uses
+            // TLS.
             site.section.set("tls", TomlItem::Flag(false));
         }
         let answers_plainly =
@@ -167,14 +171,15 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The sites of servers that share some of their addresses, but not all: each has its own, and may be the default at some of them.
+    /// Returns the sites of servers that share some but not all of their addresses: each site has its own
+    /// addresses, and may be the default of some of them.
     fn sites_by_address(&self, own: &[(usize, &NginxServer<'d>)]) -> Vec<SiteOf> {
         let mut sites: Vec<SiteOf> = Vec::new();
         let mut taken: Vec<(String, String)> = Vec::new();
         let names =
             |server: &NginxServer<'d>, text: &str| server.addresses.iter().any(|one| one.text == text);
         for (at, (place, server)) in own.iter().enumerate() {
-            // The addresses with the same hosts there; none for those at which it is the default.
+            // Addresses with the same hosts; `None` for those of which the server is the default.
             let mut kinds: Vec<(Option<Vec<String>>, Vec<ListenAddress>)> = Vec::new();
             for address in &server.addresses {
                 let there: Vec<usize> =
@@ -227,8 +232,8 @@ impl<'d> Translation<'d> {
         sites
     }
 
-    /// The routes of servers whose names `hosts` cannot have: the first that match in the default site, as nginx finds such names after all
-    /// others.
+    /// Returns the routes of servers whose names cannot be written as `hosts`. They come first in the default
+    /// site, as nginx tries regular expressions after all other names.
     fn by_expression(&self, servers: &[&NginxServer<'d>], default: Option<usize>) -> Vec<TomlSection> {
         let mut all: Vec<(usize, usize, &HostExpression)> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
@@ -251,7 +256,7 @@ impl<'d> Translation<'d> {
                 true => Vec::new(),
                 false => self.locations(&servers[at].scope, servers[at].block.entry),
             };
-            // What no route of it answers is for no other server.
+            // Requests without a route must not reach the default server.
             let mut last = TomlSection::default();
             match one.is_wider {
                 true => close(
@@ -271,7 +276,7 @@ impl<'d> Translation<'d> {
         routes
     }
 
-    /// Writes the hosts of a site; false where it can have none that another does not have.
+    /// Writes the hosts of a site; returns false if other sites have all of them.
     fn hosts_of(
         &self,
         server: &NginxServer<'d>,
@@ -280,7 +285,7 @@ impl<'d> Translation<'d> {
         site: &mut SiteDraft,
     ) -> bool {
         if is_default {
-            // Another server with one of them is never asked for it.
+            // Another server with one of these names is never selected.
             taken.extend(server.hosts.iter().cloned());
             if !server.hosts.is_empty() {
                 site.section.comment(format!(
@@ -342,7 +347,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Whether a server only redirects to `https`, which the sites that speak TLS do by themselves.
+    /// Whether a server only redirects to `https`, which sites with TLS do automatically.
     fn is_merged(&self, server: &NginxServer<'d>, all: &[&NginxServer<'d>]) -> bool {
         let Some(redirect) = server.https_redirect() else { return false };
         let covers = |host: &String| all.iter().any(|other| other.speaks_tls() && other.hosts.contains(host));
@@ -357,7 +362,8 @@ impl<'d> Translation<'d> {
         true
     }
 
-    /// Whether a server ends the handshakes of all hosts that no other has: without a site for them it is the same.
+    /// Whether a server rejects the handshakes of all unknown hosts. Such a server gets no site: Komainu
+    /// answers hosts without a site with 404 or 421.
     fn refuses_all(&self, server: &NginxServer<'d>) -> bool {
         let rejects = server.scope.own_one("ssl_reject_handshake");
         let Some(rejects) = rejects.filter(|_| rejects_handshakes(server)) else { return false };
@@ -394,8 +400,8 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// The group of each server: servers that share an address, and those that only redirect to others which speak TLS. Each group is like a
-/// server of its own to clients.
+/// Returns the group of each server. Servers that share an address belong to one group, and so do servers
+/// that only redirect to the TLS servers of the group.
 fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..servers.len()).collect();
     let mut unite = |is_one: &dyn Fn(&[usize], usize, usize) -> bool| {
@@ -410,7 +416,7 @@ fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
     };
     unite(&|_, at, before| share_address(&servers[at], &servers[before]));
     unite(&|groups, at, before| {
-        // All of the group only redirect: `redirect_https` of the others does the same.
+        // Groups that consist of redirects: `redirect_https` of the others is equivalent.
         let only_redirects = |group: usize| {
             let own = servers.iter().zip(groups).filter(|(_, other)| **other == group);
             own.into_iter().all(|(server, _)| server.any_https_redirect().is_some())
@@ -426,13 +432,13 @@ fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
     groups
 }
 
-/// Whether no handshake of a server succeeds.
+/// Whether a server rejects all handshakes.
 fn rejects_handshakes(server: &NginxServer<'_>) -> bool {
     let rejects = server.scope.own_one("ssl_reject_handshake").is_some_and(|one| one.first() == "on");
     rejects && !server.speaks_plainly()
 }
 
-/// Each address once; IPv4 and IPv6 together are every address.
+/// Returns each address once, with the union of its parameters.
 fn listened<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
     let mut addresses: Vec<ListenAddress> = Vec::new();
     for address in all {
@@ -490,14 +496,15 @@ fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
     }
 }
 
-/// A site of a server, by its place, and the addresses that it names; none where they are those of the file.
+/// A site, the index of its server, and its addresses; `None` if it has those of the top level.
 struct SiteOf {
     server: usize,
     site: SiteDraft,
     addresses: Option<Vec<ListenAddress>>,
 }
 
-/// Whether servers that share addresses have others too, each in the clear: which of them answers depends on the address.
+/// Whether servers without TLS share some of their addresses but not all, so that the address determines the
+/// server.
 fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
     let texts = |server: &NginxServer<'_>| {
         let mut texts: Vec<String> = server.addresses.iter().map(|address| address.text.clone()).collect();
@@ -505,7 +512,7 @@ fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
         texts.dedup();
         texts
     };
-    // One socket cannot be at every address, and another at one of them with the same port.
+    // A wildcard address and a specific one with the same port cannot be separate sockets.
     let overlaps = |text: &str| {
         let port = text.rsplit(':').next();
         let others = all.iter().flat_map(|server| &server.addresses).filter(|other| other.text != text);
@@ -522,7 +529,7 @@ fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
         })
 }
 
-/// The default server of an address.
+/// Returns the default server of an address.
 fn default_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
     let named = |server: &NginxServer<'_>, is_flagged: bool| {
         server.addresses.iter().any(|address| address.text == text && (address.is_default || !is_flagged))
@@ -531,7 +538,8 @@ fn default_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
     flagged.or_else(|| servers.iter().position(|server| named(server, false)))
 }
 
-/// The server that answers for all other hosts: the default of an address, at best one that names no host, and has TLS.
+/// Returns the server for all other hosts: the default of an address, preferably one that names no host and
+/// has TLS.
 fn default_of(servers: &[&NginxServer<'_>]) -> Option<usize> {
     let is_default = |at: usize| {
         servers[at].addresses.iter().any(|address| {

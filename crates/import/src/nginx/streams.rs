@@ -1,4 +1,4 @@
-//! `stream`: connections that are passed on as they are.
+//! Translation of `stream`: proxied TCP and UDP connections.
 
 use super::scope::{Scope, duration_within, milliseconds};
 use super::tree::NginxDirective;
@@ -7,9 +7,9 @@ use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Where the connections of a server go.
+/// Destination of the connections of a server.
 struct StreamTarget<'d> {
-    /// Names that clients ask for by TLS; none for all others.
+    /// Server names (SNI) of the connections; empty for all others.
     names: Vec<String>,
     to: &'d str,
 }
@@ -78,7 +78,7 @@ impl<'d> Translation<'d> {
         targets.into_iter().filter_map(|target| self.stream_of(target, &listen, scope)).collect()
     }
 
-    /// The addresses of a stream: IPv4 and IPv6 together are every address.
+    /// Returns the addresses of a stream; wildcard addresses of IPv4 and IPv6 are combined.
     fn stream_addresses(&self, all: Vec<(String, bool)>, scope: &Scope<'d>) -> TomlItem {
         for one in scope.own().iter().filter(|one| one.name == "listen") {
             self.ledger.translated(one.entry);
@@ -123,7 +123,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Where `proxy_pass` leads to: to one place, or by the name that a client asks for.
+    /// Returns the destinations of `proxy_pass`: a single one, or one for each server name.
     fn targets(&self, pass: &'d NginxDirective, scope: &Scope<'d>) -> Result<Vec<StreamTarget<'d>>, String> {
         let to = pass.first();
         let Some(variable) = to.strip_prefix('$') else {
@@ -239,7 +239,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// The servers of an `upstream` of streams.
+    /// Translates an `upstream` of `stream`.
     fn stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
         self.ledger.translated(group.entry);
         let mut servers = Vec::new();
@@ -330,7 +330,7 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// An address to listen on.
+/// Returns a listening address in Komainu's notation.
 fn address(text: &str) -> String {
     match text {
         port if port.bytes().all(|byte| byte.is_ascii_digit()) => format!("0.0.0.0:{port}"),
@@ -341,7 +341,7 @@ fn address(text: &str) -> String {
     }
 }
 
-/// Names of clients for one of a map.
+/// Translates a key of a map to server names; `None` if it is not a name.
 fn names(text: &str) -> Option<Vec<String>> {
     let is_name = |name: &str| !name.is_empty() && !name.contains(['*', '~', '$', '\\', '(']);
     match (text.strip_prefix("*."), text.strip_prefix('.')) {

@@ -1,4 +1,4 @@
-//! The directives of nginx's configuration, with the files that it includes.
+//! Reader of nginx's configuration, including the files that it includes.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::lexer::{NginxToken, TokenAt, tokens};
 use crate::findings::{EntryNumber, ImportError, ImportLedger};
 
-/// Bytes of one file.
+/// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Files that one configuration may include.
+/// Maximum number of files in one configuration.
 const FILES_MAX: usize = 1000;
-/// Files that include each other, and blocks within blocks.
+/// Maximum nesting depth of includes and of blocks.
 const DEPTH_MAX: usize = 32;
-/// Directives of all files.
+/// Maximum number of directives in all files.
 const DIRECTIVES_MAX: usize = 100_000;
 
 /// A directive of nginx.
@@ -21,34 +21,35 @@ pub(crate) struct NginxDirective {
     pub(crate) entry: EntryNumber,
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
-    /// What stands between its braces.
+    /// Directives between the braces; `None` if the directive ends with a semicolon.
     pub(crate) block: Option<Vec<NginxDirective>>,
 }
 
 impl NginxDirective {
-    /// Its first argument, or an empty text.
+    /// Returns the first argument, or an empty text.
     pub(crate) fn first(&self) -> &str {
         self.arg(0)
     }
 
-    /// An argument, or an empty text.
+    /// Returns an argument, or an empty text.
     pub(crate) fn arg(&self, at: usize) -> &str {
         self.args.get(at).map_or("", String::as_str)
     }
 
-    /// Its block, or nothing.
+    /// Returns the directives of the block; empty without a block.
     pub(crate) fn inner(&self) -> &[NginxDirective] {
         self.block.as_deref().unwrap_or(&[])
     }
 }
 
-/// Blocks whose lines are no directives but data: they are reported with their block.
+/// Whether a block contains data instead of directives. Its lines are reported with the block.
 fn is_data(name: &str) -> bool {
     matches!(name, "map" | "geo" | "types" | "split_clients" | "charset_map" | "match")
         || name.ends_with("_by_lua_block")
 }
 
-/// Files that every installation has, and which need not be there: Komainu has no use for them.
+/// Whether a file belongs to nginx's distribution or to certbot. Komainu does not need such files, which may
+/// be missing.
 fn is_stock(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     matches!(
@@ -59,17 +60,17 @@ fn is_stock(path: &Path) -> bool {
             | "uwsgi_params"
             | "scgi_params"
             | "fastcgi-php.conf"
-            // TLS alone, written by certbot.
+            // TLS settings, written by certbot.
             | "options-ssl-nginx.conf"
     )
 }
 
-/// Reads files and gives each directive a number.
+/// Reads files and enters each directive in the report.
 pub(crate) struct TreeReader<'a> {
     ledger: &'a ImportLedger,
-    /// What relative names are relative to.
+    /// Directory against which relative names are resolved.
     prefix: PathBuf,
-    /// How names of files begin that are shown without it.
+    /// Directory that is omitted from file names in messages.
     shown_below: PathBuf,
     open: Vec<PathBuf>,
     files: usize,
@@ -77,16 +78,16 @@ pub(crate) struct TreeReader<'a> {
 }
 
 impl<'a> TreeReader<'a> {
-    /// A reader for the file `main`, whose relative names are relative to `prefix`.
+    /// Creates a reader for the file `main`, whose relative names are resolved against `prefix`.
     pub(crate) fn new(ledger: &'a ImportLedger, main: &Path, prefix: &Path) -> Self {
         let shown_below = main.parent().unwrap_or(Path::new("")).to_owned();
         Self { ledger, prefix: prefix.to_owned(), shown_below, open: Vec::new(), files: 0, directives: 0 }
     }
 
-    /// Reads a file and what it includes.
+    /// Reads a file and the files that it includes.
     ///
     /// # Errors
-    /// A file that cannot be read, is too long, includes itself, or is no configuration of nginx.
+    /// A file cannot be read, is too long, includes itself, or is not a configuration of nginx.
     pub(crate) fn read(&mut self, path: &Path) -> Result<Vec<NginxDirective>, ImportError> {
         let shown = path.strip_prefix(&self.shown_below).unwrap_or(path).display().to_string();
         let fault = |message: String| ImportError::new(&shown, 0, message);
@@ -230,7 +231,7 @@ impl<'a> TreeReader<'a> {
     }
 }
 
-/// The word of a `location` with its operator as a word of its own: nginx needs no space between them.
+/// Splits the operator of a `location` from its path: nginx requires no space between them.
 fn operator_apart(words: Vec<String>) -> Vec<String> {
     let found = ["^~", "~*", "~", "="].iter().find_map(|operator| {
         let path = words.first()?.strip_prefix(operator)?;
@@ -239,7 +240,7 @@ fn operator_apart(words: Vec<String>) -> Vec<String> {
     found.unwrap_or(words)
 }
 
-/// The lines of a block that has no directives: words up to each `;`.
+/// Reads the lines of a data block: words up to each `;`.
 fn data(
     file: &str,
     tokens: &mut std::vec::IntoIter<TokenAt>,
@@ -267,10 +268,10 @@ fn data(
     Err(ImportError::new(file, opened, "this `{` is not closed"))
 }
 
-/// The text of a file.
+/// Reads a file; invalid UTF-8 is replaced.
 ///
 /// # Errors
-/// What keeps it from being read, or that it is too long.
+/// The file cannot be read or is too long.
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let file = crate::data::open(path)?;
@@ -282,7 +283,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     }
 }
 
-/// All directives, with those in blocks.
+/// Calls `each` for all directives, including those in blocks except data blocks.
 pub(crate) fn visit<'d>(directives: &'d [NginxDirective], each: &mut dyn FnMut(&'d NginxDirective)) {
     for one in directives {
         each(one);
@@ -292,7 +293,7 @@ pub(crate) fn visit<'d>(directives: &'d [NginxDirective], each: &mut dyn FnMut(&
     }
 }
 
-/// Directives that stand twice in `names`, once each.
+/// Returns `names` without duplicates.
 pub(crate) fn unique(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut seen = HashSet::new();
     names.into_iter().filter(|name| seen.insert(name.clone())).collect()

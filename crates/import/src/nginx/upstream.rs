@@ -1,11 +1,11 @@
-//! `upstream` blocks: groups of servers.
+//! Translation of `upstream` blocks: groups of servers.
 
 use super::scope::{Scope, duration, field_name, milliseconds};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection, table_path};
 
-/// How a group is named here: a letter, digit, `_` or `-` each.
+/// Returns Komainu's name of a group, made of letters, digits, `_` and `-`.
 fn group_name(name: &str, scheme: &str) -> String {
     match scheme {
         "http" | "fastcgi" | "uwsgi" | "scgi" => name.to_owned(),
@@ -13,7 +13,7 @@ fn group_name(name: &str, scheme: &str) -> String {
     }
 }
 
-/// The address of a server with its scheme, as Komainu writes it.
+/// Returns the URL of an upstream server in Komainu's notation.
 pub(crate) fn server_url(address: &str, scheme: &str) -> String {
     match address.strip_prefix("unix:") {
         Some(path) if matches!(scheme, "fastcgi" | "uwsgi" | "scgi") => {
@@ -25,13 +25,13 @@ pub(crate) fn server_url(address: &str, scheme: &str) -> String {
 }
 
 impl Translation<'_> {
-    /// The `upstream` of this name.
+    /// Returns the `upstream` of this name.
     fn upstream(&self, name: &str) -> Option<&NginxDirective> {
         let is_it = |one: &&NginxDirective| one.name == "upstream" && one.first() == name;
         self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
     }
 
-    /// The name under which the file has this group, which is translated with its first use.
+    /// Returns the name of a group in Komainu's configuration; its first use translates the group.
     pub(crate) fn group(&self, name: &str, scheme: &str) -> Option<String> {
         let block = self.upstream(name)?;
         let group = group_name(name, scheme);
@@ -181,12 +181,12 @@ impl Translation<'_> {
         }
     }
 
-    /// The one server of a group, which `Host` names.
+    /// Whether `name` is an upstream group.
     pub(crate) fn is_upstream(&self, name: &str) -> bool {
         self.upstream(name).is_some()
     }
 
-    /// Reports the groups that nothing uses.
+    /// Reports unused groups.
     pub(crate) fn unused_upstreams(&self, scope: &Scope<'_>) {
         let blocks = scope.levels.iter().flat_map(|level| level.iter()).filter(|one| one.name == "upstream");
         for block in blocks.filter(|block| !self.ledger.is_marked(block.entry)) {

@@ -1,4 +1,4 @@
-//! What all parts of a translation share.
+//! State and helpers shared by all parts of the nginx translation.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,22 +9,24 @@ use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::{EntryNumber, ImportLedger};
 
-/// The state of a translation.
+/// State of a translation.
 pub(crate) struct Translation<'d> {
     pub(crate) ledger: &'d ImportLedger,
     pub(crate) http: Scope<'d>,
-    /// The folder that nginx's configuration has there: names of files are relative to it.
+    /// Directory of nginx's configuration: relative file names are resolved against it.
     pub(crate) folder: PathBuf,
-    /// Tables of the file, by their path: groups of upstream servers and the store of the cache.
+    /// Tables of Komainu's configuration by path: groups of upstream servers, maps and the cache store.
     pub(crate) tables: RefCell<Vec<(String, TomlSection)>>,
-    /// The routes of each server so far. Sites at several addresses have the same ones: what is reported of a directive counts where others
-    /// lead to it, so a second translation would find less.
+    /// Routes of the servers translated so far. Sites of one server at several addresses share them: a second
+    /// translation would differ, because it depends on what was reported before.
     pub(crate) routes: RefCell<HashMap<EntryNumber, Vec<TomlSection>>>,
-    /// Whether the address of a client is the one that nginx takes: proxies may name it in a field that is not read here.
+    /// Whether Komainu determines the client address as nginx does. False if proxies send it in a field that
+    /// Komainu does not read.
     pub(crate) knows_clients: bool,
 }
 
-/// Why a condition for addresses is closed where proxies name clients in a field that is not read here.
+/// Reason why a condition on client addresses is closed if proxies send them in a field that Komainu does not
+/// read.
 pub(crate) const UNKNOWN_CLIENTS: &str =
     "`set_real_ip_from` is not translated, so that all clients of its proxies have the address of the proxy";
 
@@ -35,7 +37,8 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether no proxy names clients in another field than X-Forwarded-For or Forwarded, or in the PROXY protocol.
+/// Whether proxies send client addresses only in `X-Forwarded-For` or `Forwarded`, but not both, or by the
+/// PROXY protocol.
 fn reads_clients(http: &Scope<'_>) -> bool {
     let (mut has_proxies, mut fields) = (false, Vec::new());
     let mut note = |one: &NginxDirective| match one.name.as_str() {
@@ -51,12 +54,12 @@ fn reads_clients(http: &Scope<'_>) -> bool {
     !has_proxies || is_known && !is_mixed && !fields.is_empty()
 }
 
-/// Whether the address of a client is read from a field, by its name in lower case.
+/// Whether Komainu reads client addresses from this field, given in lower case.
 pub(crate) fn is_client_field(field: &str) -> bool {
     matches!(field, "x-forwarded-for" | "forwarded" | "proxy_protocol")
 }
 
-/// How a location is chosen.
+/// Selection of a location.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Matcher {
     /// `location = /path`.
@@ -65,12 +68,12 @@ pub(crate) enum Matcher {
     Prefix(String, bool),
     /// `location ~ expression`; true for `~*`.
     Regex(String, bool),
-    /// What no location has: the server itself.
+    /// The server itself, for paths without a location.
     Server,
 }
 
 impl Matcher {
-    /// The location as nginx has it.
+    /// The location in nginx's syntax.
     pub(crate) fn shown(&self) -> String {
         match self {
             Self::Exact(path) => format!("location = {path}"),
@@ -82,7 +85,7 @@ impl Matcher {
         }
     }
 
-    /// The part of the path that `alias` and `proxy_pass` replace.
+    /// Returns the part of the path that `alias` and `proxy_pass` replace.
     pub(crate) fn replaced(&self) -> Option<&str> {
         match self {
             Self::Exact(path) | Self::Prefix(path, _) => Some(path),
@@ -92,7 +95,7 @@ impl Matcher {
     }
 }
 
-/// The action of a redirect.
+/// Returns the `redirect` of a route.
 pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
     match status {
         302 => TomlItem::text(to),
@@ -103,18 +106,18 @@ pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
     }
 }
 
-/// Whether a text with variables is the target of a redirect for certain.
+/// Whether a text with variables is certain to be a valid redirect target.
 pub(crate) fn is_target(to: &str) -> bool {
     ["/", "http://", "https://", "$scheme://", "$path", "$uri"].iter().any(|start| to.starts_with(start))
 }
 
-/// What the route in a file's place answers where nothing here does what the location did.
+/// Makes a route answer 501 because Komainu has no equivalent of the location.
 pub(crate) fn unavailable(section: &mut TomlSection) {
     section.set("respond", TomlItem::Number(501));
 }
 
 impl<'d> Translation<'d> {
-    /// Names the directives of a block that need a human, above what was written for the block.
+    /// Adds a comment to `section` for each directive of a block that requires manual work.
     pub(crate) fn open_ends(&self, block: &[NginxDirective], section: &mut TomlSection) {
         for one in block.iter().filter(|one| !matches!(one.name.as_str(), "location" | "server")) {
             if let Some(comment) = self.ledger.open_end(one.entry) {
@@ -123,7 +126,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// A file or folder: relative names are relative to nginx's configuration.
+    /// Resolves a file or directory name against the directory of nginx's configuration.
     pub(crate) fn file(&self, name: &str) -> String {
         let name = name.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(name);
         match Path::new(name).is_absolute() {
@@ -132,7 +135,7 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// A text with variables; reports the directive where it has one that is not there.
+    /// Translates a text with variables; reports the directive if it uses one without an equivalent.
     pub(crate) fn template(
         &self,
         one: &NginxDirective,
@@ -157,7 +160,8 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Sets a duration within a table, where the scope has the directive.
+    /// Translates a duration directive, if the scope has it, to a key of a table, clamped to `range`
+    /// (milliseconds).
     pub(crate) fn time(
         &self,
         scope: &Scope<'_>,
@@ -181,7 +185,7 @@ impl<'d> Translation<'d> {
         section.set_in(place.0, place.1, TomlItem::text(text));
     }
 
-    /// The size that a directive has, in the text that Komainu reads.
+    /// Translates the size in a directive to Komainu's notation.
     pub(crate) fn size(&self, one: &NginxDirective) -> Option<String> {
         let found = size(one.first());
         match &found {
@@ -191,12 +195,12 @@ impl<'d> Translation<'d> {
         found
     }
 
-    /// Bytes of a size; 0 where it is none.
+    /// Parses a size and returns bytes; 0 if it is invalid.
     pub(crate) fn bytes(text: &str) -> u64 {
         bytes(text).unwrap_or(0)
     }
 
-    /// Changes a table of the file.
+    /// Changes the table at `path`, which is created if necessary.
     pub(crate) fn table(&self, path: &str, change: impl FnOnce(&mut TomlSection)) {
         let mut tables = self.tables.borrow_mut();
         if !tables.iter().any(|(name, _)| name == path) {

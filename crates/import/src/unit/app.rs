@@ -1,10 +1,11 @@
-//! Applications of Unit.
+//! Translation of Unit's applications.
 
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 
-/// The `[apps.NAME]` of an application, if it is one that Komainu runs; several where its scripts lie in several folders.
+/// Returns the `[apps.NAME]` tables of an application; empty for unsupported types, several if its scripts
+/// are in several directories.
 pub(super) fn sections(name: &str, one: &DatumAt, ledger: &ImportLedger) -> Vec<(String, TomlSection)> {
     let kind = one.get("type").and_then(DatumAt::text).unwrap_or("");
     if kind.split([' ', '.']).next() != Some("php") {
@@ -88,7 +89,7 @@ fn section(one: &DatumAt, ledger: &ImportLedger) -> Option<TomlSection> {
     Some(section)
 }
 
-/// What surrounds the processes of an application.
+/// Translates the process environment of an application.
 fn surroundings(one: &DatumAt, ledger: &ImportLedger, section: &mut TomlSection) {
     if let Some(environment) = one.get("environment") {
         let pairs = environment

@@ -1,4 +1,4 @@
-//! The configuration of NGINX Unit.
+//! Importer of NGINX Unit's configuration.
 
 mod php;
 
@@ -13,23 +13,23 @@ use crate::draft::{Draft, TomlItem, table_path};
 use crate::findings::{ImportError, ImportLedger, Imported};
 use routes::UnitRoutes;
 
-/// What differs between the servers whatever a configuration says.
+/// Differences between the servers that do not depend on the configuration.
 const GENERAL: [&str; 3] = [
     "All listeners have the same sites and routes.",
     "Upstream servers get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`).",
     "Files with a leading dot are not served (`hidden` in `files`), and upper and lower case differ in paths.",
 ];
 
-/// Translates the configuration of NGINX Unit: what `GET /config` of its control socket prints.
+/// Translates the configuration of NGINX Unit, as returned by `GET /config` on its control socket.
 ///
 /// # Errors
-/// A file that cannot be read, or is no JSON.
+/// The file cannot be read or is not JSON.
 pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let (name, text) = read(path)?;
     let ledger = ImportLedger::default();
     let mut config = json(&name, &text)?;
     config.enter(&ledger, &name, "");
-    // What `GET /` prints has the configuration below `config`.
+    // The response to `GET /` has the configuration under `config`.
     let config = config.get("config").unwrap_or(&config).clone();
     let mut draft = Draft::default();
     let (pass, tls) = listeners(&config, &ledger, &mut draft);
@@ -67,7 +67,7 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     Ok(Imported { toml, remarks: ledger.into_remarks(), general: GENERAL.map(str::to_owned).into() })
 }
 
-/// Writes `listen`; returns where the first listener passes requests to.
+/// Writes `listen`; returns the target of the first listener, and the TLS settings of all.
 fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Option<String>, UnitTls) {
     let mut first: Option<String> = None;
     let (mut tls, mut answers_plainly) = (Vec::new(), false);
@@ -117,16 +117,16 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Opt
     (first, UnitTls { listeners: tls, answers_plainly })
 }
 
-/// What the listeners say of TLS.
+/// TLS settings of the listeners.
 struct UnitTls {
-    /// For each listener that speaks it: the `tls` of sites, and what cannot be translated.
+    /// The `tls` of sites for each listener with TLS, and comments on untranslated restrictions.
     listeners: Vec<(TomlItem, Vec<String>)>,
-    /// Whether a listener does not.
+    /// Whether there is a listener without TLS.
     answers_plainly: bool,
 }
 
 impl UnitTls {
-    /// Writes the certificates into all sites.
+    /// Writes the certificates to all sites.
     fn write(self, draft: &mut Draft) {
         let Some((first, _)) = self.listeners.first().cloned() else { return };
         let mut closed: Vec<String> = self.listeners.iter().flat_map(|(_, checks)| checks.clone()).collect();
@@ -147,11 +147,11 @@ impl UnitTls {
     }
 }
 
-/// Commands for OpenSSL that guard nothing which Komainu does not guard by itself.
+/// OpenSSL configuration commands that add no restriction beyond Komainu's own.
 const HARMLESS_COMMANDS: [&str; 8] =
     ["MinProtocol", "MaxProtocol", "Protocol", "Ciphersuites", "CipherString", "Curves", "Groups", "Options"];
 
-/// The `tls` of sites for that of a listener, and what closes them.
+/// Returns the `tls` of sites for that of a listener, and the comments that close them.
 fn certificates(tls: &DatumAt, ledger: &ImportLedger) -> (TomlItem, Vec<String>) {
     let names = tls.get("certificate").map_or_else(Vec::new, DatumAt::texts);
     let names = if names.is_empty() { vec!["unit".to_owned()] } else { names };
@@ -197,7 +197,7 @@ fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
     };
     let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DatumAt::text);
     if !field.is_some_and(|field| field.eq_ignore_ascii_case("X-Forwarded-For")) {
-        // A proxy that sends another field passes X-Forwarded-For on as the client wrote it.
+        // A proxy that sends another field passes on the `X-Forwarded-For` of the client unchanged.
         let reason = "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it";
         forwarded.impossible(ledger, reason);
         draft.top.comment(ledger.check(forwarded.line, reason));
@@ -234,7 +234,7 @@ fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
         one.translated(ledger);
         draft.top.set_in("limits", "body", TomlItem::Text(format!("{}B", one.number().unwrap_or(8 << 20))));
     } else {
-        // The default of Unit.
+        // Unit's default.
         draft.top.set_in("limits", "body", TomlItem::text("8MiB"));
     }
     for name in ["server_version", "discard_unsafe_fields", "log_route"] {

@@ -1,12 +1,12 @@
-//! Applications of PHP: one here for each folder of scripts.
+//! Translation of PHP applications: one for each directory of scripts.
 
 use crate::data::DatumAt;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 
-/// The scripts of an application, or of one of its targets.
+/// Scripts of an application or of one of its targets.
 struct UnitScripts<'a> {
-    /// The target's name; none for the application itself.
+    /// Name of the target; `None` for the application itself.
     target: Option<&'a str>,
     root: &'a str,
     script: Option<&'a str>,
@@ -24,7 +24,7 @@ fn scripts<'a>(one: &'a DatumAt) -> Vec<UnitScripts<'a>> {
     }
 }
 
-/// The folders of scripts, each once, with the first script that answers for all paths of it.
+/// Returns the directories of scripts, each once, with the first script that handles all of its paths.
 fn folders<'a>(all: &[UnitScripts<'a>]) -> Vec<(&'a str, Option<&'a str>)> {
     let mut found: Vec<(&'a str, Option<&'a str>)> = Vec::new();
     for one in all {
@@ -36,7 +36,7 @@ fn folders<'a>(all: &[UnitScripts<'a>]) -> Vec<(&'a str, Option<&'a str>)> {
     found
 }
 
-/// The name here of an application of PHP, or of one of its targets.
+/// Returns Komainu's name of a PHP application or of one of its targets.
 pub(super) fn app_name(name: &str, one: &DatumAt, target: Option<&str>) -> String {
     let all = scripts(one);
     let root = all.iter().find(|scripts| scripts.target == target).map(|scripts| scripts.root);
@@ -47,7 +47,7 @@ pub(super) fn app_name(name: &str, one: &DatumAt, target: Option<&str>) -> Strin
     }
 }
 
-/// The `[apps.NAME]` of an application of PHP; `common` is what each of them has.
+/// Returns the `[apps.NAME]` tables of a PHP application; `common` are the directives of each.
 pub(super) fn sections(
     name: &str,
     one: &DatumAt,

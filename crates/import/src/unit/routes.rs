@@ -1,4 +1,4 @@
-//! Routes of Unit: steps, of which the first that matches answers.
+//! Translation of Unit's routes: steps of which the first match responds.
 
 use super::php::app_name;
 use crate::conditions::{RouteCondition, any_value, ask, close, cookie_condition, is_closed};
@@ -8,10 +8,10 @@ use crate::expressions::path_expression;
 use crate::findings::ImportLedger;
 use crate::paths::from_regex;
 
-/// Routes that lead to routes.
+/// Maximum depth of routes that pass requests to other routes.
 const DEPTH_MAX: usize = 8;
 
-/// Reads a pattern of Unit as values of a directive here.
+/// Translates a pattern of Unit to values of a directive.
 type PatternReader = fn(&str) -> Result<Vec<String>, String>;
 
 /// The steps of a configuration.
@@ -20,14 +20,14 @@ pub(super) struct UnitRoutes<'a> {
     pub(super) config: &'a DatumAt,
 }
 
-/// A step as a route, with the hosts that it is for.
+/// A step as a route, with its hosts.
 struct HostedRoute {
     hosts: Vec<String>,
     section: TomlSection,
 }
 
 impl<'a> UnitRoutes<'a> {
-    /// Writes the sites for what the listeners pass requests to.
+    /// Writes the sites for the target of the listeners.
     pub(super) fn write(&self, pass: Option<&str>, draft: &mut Draft) {
         let mut routes = Vec::new();
         match pass {
@@ -48,9 +48,9 @@ impl<'a> UnitRoutes<'a> {
                 hosts.push(host.clone());
             }
         }
-        // Nothing stands behind a route without conditions.
+        // Routes after one without conditions are not reached.
         let reached = |mut own: Vec<TomlSection>| {
-            // One that is closed until its condition is written is to be removed, perhaps.
+            // The user may remove closed routes, so keep those after them.
             let is_any = |route: &TomlSection| {
                 CONDITIONS.iter().all(|key| route.get(key).is_none()) && !is_closed(route)
             };
@@ -125,7 +125,7 @@ impl<'a> UnitRoutes<'a> {
             step.differs(self.ledger, "");
             conditions.impossible(self.ledger, &reason);
             let refuses = step.at(&["action", "return"]).and_then(DatumAt::number);
-            // A redirect may lead to where clients sign in; one for a scheme does not.
+            // A redirect may lead to a login page, unless its conditions only concern scheme, path or host.
             let is_scheme =
                 conditions.entries().iter().all(|(key, _)| matches!(key.as_str(), "scheme" | "uri" | "host"));
             if refuses.is_some_and(|status| (400..500).contains(&status) || status >= 300 && !is_scheme) {
@@ -171,7 +171,7 @@ impl<'a> UnitRoutes<'a> {
         found.push(HostedRoute { hosts, section });
     }
 
-    /// Reports values as not possible that may have been reported otherwise before.
+    /// Marks all values within `value` as not possible, regardless of other verdicts.
     fn unmatched(&self, value: &DatumAt, reason: &str) {
         match &value.datum {
             Datum::Table(entries) => entries.iter().for_each(|(_, inner)| self.unmatched(inner, reason)),
@@ -183,7 +183,8 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
-    /// The conditions of a step; those that routes have stand in `section` even where there are others.
+    /// Translates the conditions of a step to `section`, which gets those with an equivalent even if others
+    /// fail.
     fn conditions(
         &self,
         all: &DatumAt,
@@ -439,7 +440,7 @@ impl<'a> UnitRoutes<'a> {
             }
         }
         if section.get("respond").is_some() {
-            // What is no application here cannot stand beside files.
+            // The 501 response of an unsupported application cannot be combined with files.
             section.remove("respond");
         }
     }
@@ -473,7 +474,7 @@ impl<'a> UnitRoutes<'a> {
 }
 
 impl DatumAt {
-    /// What stands under this key: it means the same here.
+    /// Marks the value of a key as translated.
     fn translated_key(&self, key: &str, ledger: &ImportLedger) {
         if let Some(one) = self.get(key) {
             one.translated(ledger);
@@ -485,7 +486,8 @@ fn proxy_url(url: &str) -> String {
     url.strip_prefix("http://unix:").map_or_else(|| url.to_owned(), |path| format!("unix:{path}"))
 }
 
-/// The values of a header field or parameter that a step asks for; a request has to have it, also where a value is excluded.
+/// Translates the values of header fields or parameters in a step. The field has to be present even if values
+/// are only excluded.
 fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
     let table = single_table(value)?;
     for (field, pattern) in table.entries() {
@@ -505,7 +507,7 @@ fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result
     Ok(())
 }
 
-/// The fields or cookies that are asked for together.
+/// Returns the fields or cookies that have to match together.
 fn single_table(value: &DatumAt) -> Result<&DatumAt, String> {
     match value.items() {
         [] => Ok(value),
@@ -554,7 +556,7 @@ fn paths(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// A pattern of Unit, whose `*` reaches across slashes, as one of Komainu.
+/// Translates a pattern of Unit, whose `*` matches slashes, to a path pattern.
 fn path_pattern(text: &str) -> Result<String, String> {
     let inner = text.trim_matches('*').replace('*', "**");
     let start = if text.starts_with('*') { "*" } else { "" };
@@ -566,7 +568,7 @@ fn path_pattern(text: &str) -> Result<String, String> {
     }
 }
 
-/// A text with Unit's variables as one with Komainu's.
+/// Translates Unit's variables in a text.
 fn template(text: &str) -> String {
     let text = text.replace("${", "$").replace('}', "");
     let text = text.replace("$request_uri", "\u{1}").replace("$uri", "$path").replace('\u{1}', "$uri");

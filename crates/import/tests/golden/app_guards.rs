@@ -1,4 +1,4 @@
-//! Settings of application servers and of Unit that guard something.
+//! Settings of application servers and of Unit that restrict access.
 
 use import::ImportKind;
 

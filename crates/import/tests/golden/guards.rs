@@ -1,4 +1,4 @@
-//! Directives that guard something: each is translated, or what it guarded is closed in the configuration.
+//! Checks that directives which restrict access are translated, or that everything they protected is closed.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use config::Config;
 use import::Imported;
 
-/// One directive: its name, the source, what the configuration has, and what it has not.
+/// A test case: name of the directive, source, expected parts and forbidden parts of the configuration.
 pub(super) type Guard = (&'static str, String, &'static [&'static str], &'static [&'static str]);
 
 struct Source(PathBuf);
@@ -50,7 +50,7 @@ pub(super) fn check(guards: &[Guard], file: &str, import: impl Fn(&Path) -> Impo
     assert!(faults.is_empty(), "{}", faults.join("\n----\n"));
 }
 
-/// A server of Caddy at an address, with `more` beside its routes.
+/// Returns a Caddy configuration with a server at an address, and `more` in addition to its routes.
 fn caddy_server(listen: &str, more: &str, routes: &str) -> String {
     format!(
         "{{\"apps\": {{\"http\": {{\"servers\": {{\"a\": {{\"listen\": [\"{listen}\"],\n{more}\n\"routes\": [{routes}]}}}}}}}}}}"
@@ -490,7 +490,7 @@ fn ingress_annotations() {
     );
     guards.push(("client certificates of a host with two objects", both, &["client = { ca = "], &[]));
     check(&guards, "guarded.json", |path| import::ingress::import(path).unwrap());
-    // What is not possible is not said to be needless.
+    // Remarks on untranslated directives must not claim that these are not needed.
     for (name, text, ..) in &guards {
         let source = Source::new("remarks.json", text);
         for remark in import::ingress::import(&source.0).unwrap().remarks {
