@@ -159,6 +159,29 @@ impl TomlSection {
         }
     }
 
+    /// Like [`TomlSection::set_in`], but keeps what the key has already: a table gets the entries of `item`, which replace
+    /// those of the same name, and a list its items.
+    pub(crate) fn add_in(&mut self, table: &str, key: &str, item: TomlItem) {
+        let known = match self.get(table) {
+            Some(TomlItem::Table(entries)) => entries.iter().find(|(name, _)| name == key),
+            _ => None,
+        };
+        let item = match (known.map(|(_, known)| known.clone()), item) {
+            (Some(TomlItem::Table(mut all)), TomlItem::Table(more)) => {
+                all.retain(|(name, _)| !more.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)));
+                all.extend(more);
+                TomlItem::Table(all)
+            }
+            (Some(TomlItem::List(mut all)), TomlItem::List(more)) => {
+                let new: Vec<_> = more.into_iter().filter(|one| !all.contains(one)).collect();
+                all.extend(new);
+                TomlItem::List(all)
+            }
+            (_, item) => item,
+        };
+        self.set_in(table, key, item);
+    }
+
     /// Removes the keys of the inline table `table` for which `keeps` returns false.
     pub(crate) fn retain_in(&mut self, table: &str, keeps: impl Fn(&str) -> bool) {
         if let Some((_, TomlItem::Table(entries))) = self.entries.iter_mut().find(|(name, _)| name == table) {

@@ -129,7 +129,7 @@ impl CaddyReader<'_> {
                 }
             }
             if !all.is_empty() {
-                section.set_in(key, place, TomlItem::Table(all));
+                section.add_in(key, place, TomlItem::Table(all));
             }
         }
         if let Some(removed) = fields.get("delete") {
@@ -137,7 +137,7 @@ impl CaddyReader<'_> {
             removed.translated(self.ledger);
         }
         if !unknown.is_empty() {
-            section.set_in(key, "remove", TomlItem::List(unknown));
+            section.add_in(key, "remove", TomlItem::List(unknown));
         }
         if let Some(deferred) = fields.get("deferred") {
             deferred.needless(self.ledger, "not needed: fields are set when the response is sent");

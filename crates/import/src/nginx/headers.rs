@@ -304,7 +304,7 @@ impl Translation<'_> {
                 }
                 _ => {
                     let name = arg.split(':').next().unwrap_or(arg).trim();
-                    section.set_in("response_headers", "remove", TomlItem::List(vec![TomlItem::text(name)]));
+                    section.add_in("response_headers", "remove", TomlItem::List(vec![TomlItem::text(name)]));
                     self.ledger.translated(one.entry);
                 }
             }

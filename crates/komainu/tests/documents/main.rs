@@ -15,6 +15,7 @@ mod pages;
 mod commands;
 mod configurations;
 mod demo;
+mod examples;
 mod https;
 mod imports;
 mod in_front;
