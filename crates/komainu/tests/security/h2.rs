@@ -1,4 +1,4 @@
-//! The table of docs/security.md: what a client can make the server hold and do over HTTP/2.
+//! The table of docs/security.md for HTTP/2: memory and work that a client can cause.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -7,12 +7,12 @@ use crate::rig::{Folder, Rig, as_we_are, komainu, text};
 use bench::attack::attacks::{self, Turn};
 use bench::attack::wire::*;
 
-/// Streams that the server allows at once.
+/// Concurrent streams that the server allows.
 const STREAMS: usize = 128;
-/// Codes of GOAWAY frames.
+/// Error codes of GOAWAY frames.
 const PROTOCOL_ERROR: u8 = 1;
 const CALM: u8 = 11;
-/// What the server may grow by while it is flooded, in all: buffers of pools among it.
+/// Total growth allowed while the server is flooded, including buffers of pools.
 const FLOODED_BYTES: u64 = 24 << 20;
 
 fn server() -> Rig {
