@@ -256,7 +256,7 @@ fn quick_requests_do_not_wait_behind_slow_ones() {
     }
 }
 
-/// One in ten requests sleeps for a second, on 8 workers; 20 clients pause for about a second between
+/// A tenth of the requests sleep for a second, on 8 workers; 20 clients pause for about a second between
 /// requests.
 #[test]
 #[ignore = "half a minute"]

@@ -131,7 +131,7 @@ fn a_compacting_collector_of_ruby_does_not_change_responses() {
     }
 }
 
-/// With Rack 2, uploads that do not fit into memory are stored in an unlinked file, which is closed with the
+/// Uploads that do not fit into memory are, with Rack 2, kept in an unlinked file that is closed with the
 /// request.
 #[test]
 fn a_ruby_worker_keeps_no_files_of_uploads() {

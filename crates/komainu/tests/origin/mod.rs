@@ -43,7 +43,7 @@ type Respond = dyn Fn(&Ask) -> String + Send + Sync;
 
 /// A server that answers with the bytes returned by a function; after a 101 it echoes everything.
 pub struct Origin {
-    /// Its URL.
+    /// URL of the server.
     pub url: String,
     pub seen: Arc<Mutex<Seen>>,
 }
