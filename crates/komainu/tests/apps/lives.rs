@@ -62,7 +62,7 @@ fn a_broken_application_does_not_spin() {
     let attempts = || fs::metadata(rig.folder.at("count")).map_or(0, |file| file.len());
     let since = Instant::now();
     eventually("it is tried again", || attempts() >= 4);
-    // Pauses of 100, 200 and 400 ms lie between four attempts.
+    // Four attempts, with delays of 100, 200 and 400 ms between them.
     assert!(since.elapsed() >= Duration::from_millis(600), "{:?}", since.elapsed());
     rig.folder.write("app.psgi", ONE);
     eventually("it comes back by itself", || rig.get("/").status() == 200);

@@ -478,7 +478,7 @@ fn opcache_is_shared_by_the_workers_and_sees_changes() {
     for _ in 0..10 {
         rig.get("/").expect(200, "on 2");
     }
-    std::thread::sleep(Duration::from_millis(2100)); // opcache skips recent files, and mtimes have a resolution of 1 s
+    std::thread::sleep(Duration::from_millis(2100)); // opcache compares modification times in seconds
     rig.folder.write("www/v.php", "<?php echo 'two!! ', getmypid();");
     eventually("the new script runs", || rig.get("/v.php").text().starts_with("two!! "));
 }

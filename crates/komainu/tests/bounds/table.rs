@@ -53,7 +53,7 @@ pub const fn r(
     Row { state, memory_bytes, limit, file, cpu_ns, unit, attack, test }
 }
 
-/// All rows.
+/// Iterates over the rows of all three tables.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(super::table_beside::ROWS).chain(super::table_h2::ROWS)
 }

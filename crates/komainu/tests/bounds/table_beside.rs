@@ -3,7 +3,7 @@
 
 use super::table::{KIB, Row, US, r};
 
-/// The rows.
+/// Rows about side effects of a request.
 pub const ROWS: &[Row] = &[
     r(
         "request that a `limit` delays",

@@ -256,7 +256,7 @@ fn a_route_has_a_cache_of_its_own_and_a_large_response_passes_it() {
 /// others.
 #[test]
 fn of_clients_that_leave_few_requests_are_still_answered() {
-    // Before the end of a head, and within a body that may be stored.
+    // The origin stalls within the head, or within a cacheable body.
     for begins in [
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 9\r\n\r\nsome",

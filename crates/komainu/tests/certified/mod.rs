@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::rig::{Folder, Rig, as_we_are, curl, komainu, text};
 
-/// Runs a script of openssl commands in the folder.
+/// Runs a script of openssl commands in the directory.
 pub fn openssl(folder: &Folder, script: &str) {
     let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", text(&made.stderr));

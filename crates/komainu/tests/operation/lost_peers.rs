@@ -83,7 +83,7 @@ fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_b
         get(&rig, "/two").expect(200, "127-0-0-1-82");
         count("ejected: it gets no requests for a time") > 0
     });
-    // The network is back.
+    // The network is restored.
     address(&rig, "add");
     let first = upstream(&rig, "192.0.2.1:81");
     eventually("it answers", || get(&rig, "/alone").status() == 200);

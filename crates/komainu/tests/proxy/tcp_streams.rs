@@ -172,7 +172,7 @@ fn the_client_is_named_by_the_proxy_protocol_that_names_it_to_us() {
     assert_eq!(line(&mut client), "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r");
     drop(client);
     assert_eq!(ends(&rig, 1)[0]["client"], "192.0.2.7");
-    // A client that `deny` refuses.
+    // A client outside of `allow`.
     let mut client = rig.connect();
     client.write_all(b"PROXY TCP4 203.0.113.7 198.51.100.1 4711 443\r\n").unwrap();
     assert!(is_closed(&mut client));

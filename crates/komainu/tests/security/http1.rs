@@ -236,7 +236,7 @@ fn log_lines_that_nobody_takes() {
     let folder = www();
     let fifo = folder.at("log");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // A reader that does not read.
+    // Opened for reading, but never read.
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let rig = Rig::config(
         folder,

@@ -73,7 +73,7 @@ fn nothing_outside_the_root_is_served() {
     }
     rig.get("/inner").expect(200, "in");
     rig.get("/.well-known/acme").expect(200, "yes");
-    // Three policies, the same link.
+    // The same symbolic link under three policies.
     for (policy, status) in [("off", 403), ("owner-match", 200), ("on", 200)] {
         let folder = Folder::new();
         folder.write("secret", "out").write("www/in", "in");
