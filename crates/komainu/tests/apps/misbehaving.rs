@@ -152,7 +152,7 @@ fn a_second_stop_ends_at_once_whatever_runs() {
     assert!(kill(pid, "-TERM"));
     logged(&rig, "stopping");
     assert!(is_alive(pid));
-    // Two exits within a second count as one.
+    // Two signals within a second count as one.
     std::thread::sleep(std::time::Duration::from_millis(1_200));
     assert!(kill(pid, "-TERM"));
     eventually("it has ended", || !is_alive(pid));

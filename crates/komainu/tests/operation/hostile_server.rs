@@ -138,8 +138,7 @@ fn it_gets_files_of_applications_alone_and_no_other_descriptor() {
     for number in [written, socket, 0, 1, 9_999] {
         hostile.assert_refused(&format!("file {app} {number}"), &[process.as_fd()]);
     }
-    // Processes of other kinds than the application's: the supervisor, its server, the test, and one that has
-    // ended.
+    // Processes that do not belong to the application: the supervisor, its server, and the test.
     for pid in [rig.child.id(), hostile.pid, std::process::id()] {
         for request in ["file shop 0", "usage shop"] {
             hostile.assert_refused(request, &[pidfd(pid).as_fd()]);

@@ -300,7 +300,7 @@ fn no_line_is_sent_on_a_connection_that_the_receiver_has_closed() {
         rig.get(&format!("/{round}")).expect(200, "ok");
         let (mut stream, _) = listener.accept().unwrap();
         assert!(line(&mut stream).ends_with(&format!("/{round}")), "{round}");
-        // Otherwise the kernel would accept further data and reset the connection.
+        // From here on the kernel would accept what the server writes, and reset the connection.
         drop(stream);
     }
 }

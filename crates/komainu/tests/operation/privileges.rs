@@ -99,7 +99,7 @@ fn without_a_word_root_does_not_serve() {
     let rig = files("");
     rig.get("/a").expect(200, "A");
     assert_ne!(of_threads(serving(&rig), "Uid")[0], "0 0 0 0");
-    // Otherwise a warning is printed.
+    // `komainu run` serves as root, with a warning.
     let folder = Folder::new();
     folder.write("www/a", "A");
     let mut command = komainu();

@@ -54,7 +54,7 @@ fn bearer(token: &str) -> String {
 #[test]
 fn tokens_are_verified_by_keys_that_come_and_change() {
     let signers = Arc::new([Signer::new("one"), Signer::new("two")]);
-    // The issuer is unreachable at first, and later has another key.
+    // The issuer fails at first, and later has another key.
     let (is_there, has_both) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (there, both, of) = (is_there.clone(), has_both.clone(), signers.clone());
     let issuer = Origin::start(move |_| {

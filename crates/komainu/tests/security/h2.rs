@@ -72,8 +72,7 @@ fn ended_with(bytes: &[u8]) -> Option<u8> {
     frames.map(|frame| frame[16]).find(|code| *code > 0)
 }
 
-/// Attacks on one connection until the server ends it; checks how, and returns the last bytes that the server
-/// sent.
+/// Attacks on one connection until the server ends it, and returns all that the server sent.
 fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
     let (attack, target) = (attacks::find(name).unwrap(), target("/small"));
     let (mut stream, mut reply, mut piece) = (rig.connect(), Vec::new(), vec![0; 65_536]);

@@ -138,8 +138,7 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
 }
 
-/// A closed connection and empty content stay readable until they are consumed, which must not cause a busy
-/// loop.
+/// A closed connection and empty content stay readable until they are consumed, which must not block others.
 #[test]
 fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
