@@ -203,8 +203,8 @@ fn a_part_far_in_what_is_too_large_is_asked_for_alone() {
     });
     let rig = start(configured(&origin, as_we_are(), "10MiB"));
     let part = |range: &str| rig.ask("/a", &format!("Range: bytes={range}\r\n"));
-    // The whole response is requested first, to be stored. It is too large, and the range is far from its start,
-    // so the range is requested as well.
+    // The whole response is requested first, to be stored. It is too large, and the range is far from its
+    // start, so the range is requested as well.
     part("5000000-5000009")
         .expect(206, "yyyyyyyyyy")
         .expect_field("Content-Range", "bytes 5000000-5000009/6000000");

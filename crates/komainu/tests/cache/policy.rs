@@ -409,7 +409,7 @@ fn an_origin_says_which_queries_are_alike() {
     command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--cache", &origin.url]);
     let rig = Rig::start(command, Folder::new());
     rig.get("/alike?b=1&a=2&utm=x").expect(200, "1 GET /alike?b=1&a=2&utm=x HTTP/1.1");
-    // The first request stores the response under the normalized key, which all later ones use.
+    // The first response announced the normalization, so this one is stored under the normalized key.
     rig.get("/alike?a=2&b=1&utm=y").expect(200, "2 GET /alike?a=2&b=1&utm=y HTTP/1.1");
     for query in ["a=2&b=1", "b=1&a=2", "b=1&utm=z&a=2&utm"] {
         rig.get(&format!("/alike?{query}")).expect(200, "2 GET /alike?a=2&b=1&utm=y HTTP/1.1");
