@@ -274,8 +274,8 @@ fn many_idle_connections_cost_little() {
         };
         (0..count).map(asked).collect()
     };
-    // Shared memory, such as pages of up to 256 futures for each core, is allocated once, with the first or the next
-    // hundreds of connections.
+    // Shared memory, such as pages of up to 256 futures for each core, is allocated once, with the first or
+    // the next hundreds of connections.
     let (some, more) = if rig::through_tls() { (200, 300) } else { (500, 1_500) };
     let mut clients = idle(some);
     let mut each = u64::MAX;
