@@ -212,8 +212,8 @@ fn assert_cpu(row: &Row, ns: u64, control: Control) {
 /// CPU time of one control unit on the idle machine on which the table was measured.
 const CONTROL_NS: u64 = 3_000;
 
-/// Known work in a thread beside the measurement, for calibration: a slow machine (cache pressure, a busy host)
-/// slows down both.
+/// Known work in a thread beside the measurement, for calibration: cache pressure or a busy host slows down
+/// both.
 struct Control {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
