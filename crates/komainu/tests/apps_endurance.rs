@@ -1,7 +1,7 @@
-//! Applications for a long time, in large quantities, and against violence. Each trial has a short form, which is always
-//! run, and a full one, which says its figures:
+//! Endurance tests of applications: long runs, large bodies, and killed workers. Each has a short form, which
+//! always runs, and a full form, which prints its figures:
 //! `cargo test --release -p komainu --test apps_endurance -- --ignored --nocapture --test-threads 1`
-#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // test helpers are test code too
 
 mod hosted;
 mod rig;
@@ -16,8 +16,8 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// The same application in each language: `/hold?NAME` waits for the file NAME.go, `/count` counts the bytes of the body,
-/// `/download?MIB` makes as many, `/sleep?S` sleeps; anything else is answered at once.
+/// Languages of the application: `/hold?NAME` waits for the file NAME.go, `/count` counts the bytes of the
+/// body, `/download?MIB` sends that many MiB, `/sleep?S` sleeps; other paths are answered at once.
 #[derive(Clone, Copy, Debug)]
 enum Language {
     Perl,
@@ -73,7 +73,7 @@ run lambda { |env|
 "##;
 
 impl Language {
-    /// A server with the application, and these settings of it.
+    /// Starts a server with the application and these settings.
     fn serve(self, settings: &str) -> Rig {
         let (folder, body) = (Folder::new(), "[limits]\nbody = \"8GiB\"\n");
         let kind = match self {
@@ -86,14 +86,14 @@ impl Language {
     }
 }
 
-/// The most memory that a process ever had, in MiB.
+/// Peak resident memory of a process, in MiB.
 fn memory_mib_max(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Workers are killed ten times a second under load.
+/// Kills workers ten times a second under load.
 fn killing(language: Language, time: Duration) {
     let rig = language.serve("workers = 4\nqueue = 16");
     ready(&rig, 4);
@@ -108,7 +108,7 @@ fn killing(language: Language, time: Duration) {
     }
     load.wait_for_good(100);
     let good = load.good();
-    // Every client comes to its end: none hangs.
+    // No client hangs.
     let bad = load.finish();
     let lost = bad.iter().filter(|status| **status == 502).count();
     eprintln!("{language:?}: {killed} workers killed, {good} answers, {lost} lost");
@@ -116,7 +116,7 @@ fn killing(language: Language, time: Duration) {
     all_slots_are_there(&rig);
 }
 
-/// Every worker and the whole queue can be filled, and nobody is refused.
+/// Checks that all workers and queue slots can be occupied without a refused request.
 fn all_slots_are_there(rig: &Rig) {
     ready(rig, 4);
     let mut clients: Vec<Client> = (0..4)
@@ -150,7 +150,7 @@ fn workers_are_killed_in_full() {
     LANGUAGES.into_iter().for_each(|language| killing(language, Duration::from_secs(30)));
 }
 
-/// So much goes up and so much comes down, and neither server nor worker grows by it.
+/// Transfers `mib` MiB in each direction and checks that neither server nor worker grows.
 fn large_bodies(language: Language, mib: u64) {
     let rig = language.serve("workers = 1");
     let worker = ready(&rig, 1)[0];
@@ -167,7 +167,7 @@ fn large_bodies(language: Language, mib: u64) {
         client.body(&head, |piece| bytes += piece.len() as u64);
         assert_eq!(bytes, mib * MIB);
     };
-    // What the first ones cost, they cost once.
+    // Memory of the first transfers is allocated only once.
     upload(&mut client, 16);
     download(&mut client, 16);
     let memory = || (memory_mib_max(rig.child.id()), memory_mib_max(worker));
@@ -195,7 +195,7 @@ fn large_bodies_cost_no_memory_in_full() {
     LANGUAGES.into_iter().for_each(|language| large_bodies(language, 5 * 1024));
 }
 
-/// So many clients keep their connections over 4 workers, and ask now and then.
+/// Keeps `clients` connections open on 4 workers, with occasional requests.
 fn many_clients(language: Language, clients: u32, arguments: &[&str]) -> Value {
     let rig = language.serve("workers = 4");
     ready(&rig, 4);
@@ -233,7 +233,7 @@ fn many_clients_over_few_workers_in_full() {
     }
 }
 
-/// Quick requests are answered as long as any worker is free, however long others take.
+/// Quick requests are answered while any worker is free, however long other requests take.
 #[test]
 fn quick_requests_do_not_wait_behind_slow_ones() {
     for language in LANGUAGES {
@@ -256,7 +256,8 @@ fn quick_requests_do_not_wait_behind_slow_ones() {
     }
 }
 
-/// One in ten requests sleeps for a second, on 8 workers; 20 clients pause for about a second between requests.
+/// A tenth of the requests sleep for a second, on 8 workers; 20 clients pause for about a second between
+/// requests.
 #[test]
 #[ignore = "half a minute"]
 fn quick_requests_do_not_wait_behind_slow_ones_in_full() {
@@ -298,7 +299,7 @@ fn quick_requests_do_not_wait_behind_slow_ones_in_full() {
     }
 }
 
-/// The client takes nothing: the worker is not held up by what the server keeps for it, nor does the server keep all.
+/// While the client reads nothing, the server buffers enough to free the worker, but not the whole response.
 #[test]
 fn a_client_that_takes_nothing_is_waited_for_in_little_memory() {
     for language in LANGUAGES {

@@ -1,6 +1,6 @@
-//! `komainu bench`, `komainu ab` and `komainu lab` as a user runs them.
+//! `komainu bench`, `komainu ab` and `komainu lab` on the command line.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)] // tests all of it
+#![allow(clippy::print_stdout, clippy::unwrap_used)] // all of it is test code
 
 mod rig;
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 const KOMAINU: &str = env!("CARGO_BIN_EXE_komainu");
 
-/// A server that answers `hi` to whatever asks, for as long as the test runs.
+/// Starts a server that answers `hi` to every request until the test ends.
 fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,7 +52,7 @@ fn connections_beyond_the_descriptor_limit_are_failures_with_a_remedy() {
         "{reported}"
     );
     assert!(reported.contains(" of 300 made;") && !reported.contains(" 0 failed"), "{reported}");
-    // What the system allows is taken without being asked for.
+    // With a soft limit only, the program raises it to the hard limit by itself.
     let run = run.replace("-n 150", "-Sn 150");
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
     let reported = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -100,7 +100,7 @@ fn a_run_is_printed_and_kept_in_every_form() {
     assert!(std::fs::read_to_string(&csv).unwrap().lines().count() == 2);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
     let compared = komainu(&["bench", "compare", &json, &json]);
-    // So short a run has too few parts for a verdict on a fast machine.
+    // On a fast machine, such a short run has too few intervals for a verdict.
     assert!(compared.status.success() && text(&compared.stdout).contains("B / A"));
 }
 
@@ -125,7 +125,7 @@ fn handshakes_are_counted_with_what_they_agree_on() {
     let agreed = |version: &str, cipher: &str, group: &str| serde_json::json!([{ "version": version, "cipher": cipher, "group": group, "handshakes": 40 }]);
     let (printed, kept) = bench("--tls-version 1.3 --tls-groups x25519 --expect resumed>0");
     assert_eq!(kept["tls"]["agreed"], agreed("TLSv1.3", "TLS_AES_128_GCM_SHA256", "X25519"));
-    // The connections that are made before a response has brought a ticket are full.
+    // Connections made before the first ticket arrives need a full handshake.
     let resumed = kept["tls"]["resumed"].as_u64().unwrap();
     assert!(resumed > 0 && resumed + kept["tls"]["full"].as_u64().unwrap() == 40, "{kept}");
     assert!(printed.contains(" resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519\n"), "{printed}");
@@ -258,7 +258,8 @@ fn a_full_disk_costs_the_file_and_not_the_figures() {
     }
 }
 
-/// A server that answers whatever connects with `begin`, and then with `more` for as long as somebody reads.
+/// Starts a server that answers each connection with `begin`, then repeats `more` until the client stops
+/// reading.
 fn odd_server(begin: &'static [u8], more: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -299,7 +300,7 @@ fn answers_that_are_none_are_reported_as_such() {
 #[test]
 fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
     let folder = Folder::new("certificate");
-    // Without a configuration of its own, openssl makes a certificate of an authority, which is none of a server.
+    // Without a configuration file, openssl creates a CA certificate, which is not valid for a server.
     let conf = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
                 [more]\nsubjectAltName = DNS:localhost\n";
     std::fs::write(folder.file("openssl.conf"), conf).unwrap();
@@ -344,7 +345,7 @@ fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
     }
 }
 
-/// Its output when it is interrupted as soon as `ready` is true.
+/// Runs the command, interrupts it once `ready` returns true, and returns its output.
 fn interrupted(arguments: &[&str], mut ready: impl FnMut() -> bool) -> String {
     let mut child: Child =
         Command::new(KOMAINU).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -410,7 +411,7 @@ fn labs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs")
 }
 
-/// Runs the short form. What is not installed is skipped and named; nothing that is may be broken.
+/// Runs the short form. Programs that are not installed are skipped and named; no cell may be broken.
 fn short(name: &str) {
     let folder = Folder::new(name);
     let lab = labs().join(format!("{name}.toml"));
@@ -420,7 +421,7 @@ fn short(name: &str) {
     };
     let mut done = run();
     if !done.status.success() {
-        // A busy machine may leave a cell no time at all; what is broken is tried again, and what is truly so stays so.
+        // On a busy machine a cell may get no time at all, so broken cells are run again.
         done = run();
     }
     let printed = text(&done.stdout);
@@ -432,7 +433,7 @@ fn short(name: &str) {
     for ending in ["md", "html", "json"] {
         assert!(Path::new(&folder.file(&format!("{name}.{ending}"))).exists(), "{ending}");
     }
-    // What was measured is not measured again.
+    // Cells measured already are not measured again.
     let kept = std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap();
     assert!(run().status.success());
     assert_eq!(std::fs::read_to_string(folder.file(&format!("{name}.jsonl"))).unwrap(), kept);
@@ -442,7 +443,7 @@ fn short(name: &str) {
 
 #[test]
 fn the_short_forms_of_the_labs_run() {
-    // One after the other: they measure.
+    // Sequential, because measurements disturb each other.
     for name in ["starman", "static", "upstreams", "psgi", "handlers", "files", "https", "proxy", "idle"] {
         short(name);
     }
@@ -471,7 +472,7 @@ fn a_broken_subject_is_shown_as_such() {
     ] {
         assert!(printed.contains(part), "{part}\n{printed}");
     }
-    // Mended, the same command measures what was broken, and nothing else.
+    // Once the cause is fixed, the same command measures only the cell that was broken.
     let lines = || std::fs::read_to_string(folder.file("out/l.jsonl")).unwrap().lines().count();
     let before = lines();
     std::fs::write(&mended, "").unwrap();
@@ -479,7 +480,7 @@ fn a_broken_subject_is_shown_as_such() {
     let printed = text(&done.stdout);
     assert!(done.status.success() && !printed.contains("BROKEN"), "{printed}\n{}", text(&done.stderr));
     assert_eq!(lines(), before + 1);
-    // Another load is another experiment, and so is another build beside this one.
+    // A different load makes a different experiment, as does an additional build.
     let also = format!("twin={KOMAINU}");
     let options = ["--set", "duration=50ms", "--also", &also, "--only", "fine", "--out", &folder.file("out")];
     let done = komainu(&[&["lab", "run", "--quiet"], &options[..], &[&lab]].concat());

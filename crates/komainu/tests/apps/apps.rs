@@ -23,7 +23,7 @@ fn more_workers_than_there_may_be_are_reported_by_the_check() {
     let reported = text(&checked.stderr);
     assert!(!checked.status.success() && reported.contains("the application shop: "), "{reported}");
     assert!(reported.contains("4096"), "{reported}");
-    // A reload reports it as well, and changes nothing.
+    // A reload reports the same problem and keeps the running configuration.
     rig.folder.write("komainu.toml", format!("{}{}", rig::listen(&rig.folder), big.replace("shop", "other")));
     rig.signal("-HUP");
     logged(&rig, "the application other: ");
@@ -169,7 +169,7 @@ fn memory_has_a_limit_where_one_is_set() {
         &only("psgi = \"app.psgi\"\nworkers = 1\nlimits = { memory = \"200MiB\" }"),
     );
     rig.get("/?1").expect(200, "kept");
-    // Perl ends where it gets no memory: its request is lost, the next has a fresh worker.
+    // Perl exits when an allocation fails: the request is lost, and the next one gets a new worker.
     rig.get("/?400").expect_status(502);
     rig.get("/?1").expect(200, "kept");
 }
@@ -182,7 +182,7 @@ fn another_user() {
         return;
     }
     let folder = folder("app.psgi", "sub { [200, [], [\"$< $> \" . (split ' ', $))[0] . ' ' . `id -Gn`]] }");
-    // Where that user may read it, as the folder of the build may not be.
+    // The build directory may be unreadable for that user, so the modules are copied.
     let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status().unwrap();
     assert!(copied.success());
     folder.write(

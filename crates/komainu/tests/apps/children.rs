@@ -1,11 +1,11 @@
-//! Processes of applications: those that they start, those that are forked for them, and those that they end.
+//! Child processes of applications: started by them, forked for them, and terminated by them.
 
 use std::time::{Duration, Instant};
 
 use crate::hosted::{Client, folder, is_alive, logged, native, only, ready, start};
 use crate::rig::{Rig, eventually};
 
-/// Ended children that nobody has reaped.
+/// Number of zombie children of `parent`.
 fn zombies(parent: u32) -> usize {
     let stats = std::fs::read_dir("/proc").unwrap().flatten();
     let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
@@ -62,8 +62,8 @@ fn an_application_that_exits_in_a_request_makes_it_502() {
     }
 }
 
-/// An application whose `/short` and `/long` leave a process behind, which has lost its parent: one has a process group of its own, one
-/// a session; its body is the process id.
+/// An application whose `/short` and `/long` leave an orphaned process behind: one in its own process group,
+/// the other in its own session. The body is the process id.
 const LEAVES: &str = "\
 use POSIX ();
 sub {

@@ -1,4 +1,4 @@
-//! Only a trusted proxy says to applications who the client is.
+//! The client address that applications see is taken from trusted proxies only.
 
 use crate::hosted::{self, Client};
 use crate::rig::{Folder, Rig, as_we_are, curl, eventually, text};

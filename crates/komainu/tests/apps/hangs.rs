@@ -1,4 +1,4 @@
-//! Workers that do not come back after a response: each is killed after `timeouts.request`, and replaced.
+//! Workers that hang after a response: each is killed after `timeouts.request` and replaced.
 
 use std::io::{Read, Write};
 
@@ -78,7 +78,8 @@ fn hosted(folder: Folder, app: &str) -> Rig {
     )
 }
 
-/// The response is whole, its worker is killed, and the log has the stack; another worker answers.
+/// Checks that the response is complete, the worker is killed, its stack is logged, and another worker
+/// answers.
 fn is_replaced(rig: &Rig, path: &str, frame: &str) {
     let pid = ready(rig, 1)[0];
     assert_eq!(Client::new(rig.address).get(path), (200, "abc".into()), "{path}");
@@ -92,13 +93,13 @@ fn is_replaced(rig: &Rig, path: &str, frame: &str) {
     assert_ne!(ready(rig, 1)[0], pid);
 }
 
-/// A worker whose client is gone has no more time than one whose client waits.
+/// Checks that a worker whose client has disconnected gets the same timeout.
 fn is_replaced_without_a_client(rig: &Rig) {
     let pid = ready(rig, 1)[0];
     let mut stream = connect(rig.address);
     stream.write_all(b"GET /silent HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     stream.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
-    // Mostly a timeout: on a busy machine the worker's time may be over by then.
+    // Usually times out; on a busy machine the worker may have been killed already.
     let _ = stream.read(&mut [0; 1]);
     rustix::net::sockopt::set_socket_linger(&stream, Some(std::time::Duration::ZERO)).unwrap();
     drop(stream);
@@ -158,7 +159,7 @@ fn a_native_worker_whose_client_is_gone() {
     is_replaced_without_a_client(&rig);
 }
 
-/// Requests that take their time, one after the other, are not what is killed; nor is a worker without requests.
+/// Several slow requests in a row are not a hang, nor is an idle worker.
 #[test]
 fn workers_that_work_or_rest_are_not_killed() {
     let app = "import time\ndef app(environ, start_response):\n    time.sleep(float(environ['QUERY_STRING'] or 0))\n    \

@@ -1,4 +1,4 @@
-//! Heads of responses in every language: framing that the application states, the case of names, and large heads.
+//! Response heads in every language: framing set by the application, case of field names, and large heads.
 
 use crate::hosted::{Client, native, start};
 use crate::rig::{Folder, Rig, eventually};
@@ -102,7 +102,7 @@ KOMAINU_HANDLER(.handle = handle)
 
 const LANGUAGES: [&str; 7] = ["psgi", "rack", "wsgi", "auto", "asgi", "php", "native"];
 
-/// Each language with one worker. `more` is added to each application.
+/// Starts one worker for each language. `more` is added to each application's table.
 fn all(more: &str) -> Rig {
     let folder = Folder::new();
     let chunked = |source: &str| source.replace("CHUNKS", CHUNKS);
@@ -135,7 +135,7 @@ fn chunks_of_an_application_are_its_content_without_their_framing() {
     let rig = all("");
     for language in LANGUAGES {
         let mut client = Client::new(rig.address);
-        // Servers of ASGI frame the response themselves, whatever its head states.
+        // ASGI servers frame the response themselves, whatever the application's head states.
         let expected = if language == "asgi" { "3\r\nabc\r\n0\r\n\r\n" } else { "abc" };
         assert_eq!(client.get(&format!("/{language}/chunks")), (200, expected.into()), "{language}");
         assert_eq!(client.get(&format!("/{language}/plain")), (200, "plain".into()), "{language}");

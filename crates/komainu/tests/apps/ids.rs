@@ -1,4 +1,4 @@
-//! Request ids and traces reach applications of every language; those that strangers make up do not.
+//! Request ids and traces reach applications of every language, unless they come from untrusted clients.
 
 use crate::hosted::{self, Client};
 use crate::rig::{Folder, Rig, as_we_are, curl, eventually, text};
@@ -13,7 +13,8 @@ const SENT: [&str; 5] = [
     "tracestate: a=1",
 ];
 
-/// What the application got: request id, traceparent and tracestate; with them the id that the response has.
+/// Returns request id, traceparent and tracestate as the application received them, and the response's
+/// request id.
 fn ask(rig: &Rig, path: &str, version: &str) -> ([String; 3], String) {
     let url = rig.url(path);
     let fields = SENT.iter().flat_map(|field| ["-H", field]);
@@ -60,7 +61,7 @@ fn ids_and_traces_reach_applications_of_every_language() {
         );
         assert!(!parent.contains(&PARENT[3..35]) && state == "-", "{path} {version}: {parent} {state}");
     }
-    // Those of a trusted proxy do, and the trace continues with this server's span.
+    // Ids of a trusted proxy are accepted, and the trace continues with this server's span.
     rig.folder.write("komainu.toml", format!("{listen}{}", config("trusted_proxies = [\"127.0.0.1\"]\n")));
     rig.signal("-HUP");
     eventually("the proxy is trusted", || ask(&rig, "/psgi", "--http1.1").1 == "theirs");

@@ -1,4 +1,4 @@
-//! Objects of a request that an application keeps beyond its end.
+//! Request objects that an application keeps after the request has ended.
 
 use crate::hosted::{Client, folder, logged, only, start};
 use crate::rig::Rig;
@@ -24,7 +24,7 @@ fn what_a_perl_application_keeps_does_not_reach_another_client() {
     let mut client = Client::new(rig.address);
     assert_eq!(client.get("/writer"), (200, "first".into()));
     assert_eq!(client.get("/responder"), (200, "first".into()));
-    // Beyond what is read before the application is called.
+    // More than is read before the application is called.
     let body = "x".repeat(70_000);
     assert_eq!(client.post("/input", &body), (200, "first".into()));
     assert_eq!(client.post("/", &body), (200, "111170000".into()));
@@ -118,7 +118,7 @@ fn a_compacting_collector_of_ruby_does_not_change_responses() {
         ["/file", "/each", "/many", "/array", "/file?stress", "/each?stress", "/many?stress", "/array?stress"]
     {
         let mut client = Client::new(rig.address);
-        // Ruby collects at each allocation.
+        // The Ruby application runs the garbage collector at each allocation.
         client.wait_longer();
         client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Some: thing\r\n\r\n"));
         let head = client.head();
@@ -131,7 +131,8 @@ fn a_compacting_collector_of_ruby_does_not_change_responses() {
     }
 }
 
-/// With Rack 2, uploads that do not fit into memory are in a deleted file: it is closed with the request.
+/// Uploads that do not fit into memory are, with Rack 2, kept in an unlinked file that is closed with the
+/// request.
 #[test]
 fn a_ruby_worker_keeps_no_files_of_uploads() {
     let app = "Komainu.rewindable_input = true\nGC.disable\nrun(lambda do |env|\n  env['rack.input'].read\n  \

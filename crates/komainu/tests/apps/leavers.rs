@@ -1,4 +1,4 @@
-//! Responses without an end, in every language: clients that leave, and HEAD, end them and free their workers.
+//! Endless responses in every language: client disconnects and HEAD end them and free their workers.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -87,7 +87,7 @@ class Endless:
 app = Endless()
 ";
 
-/// Each language with one worker.
+/// Starts one worker for each language.
 fn all() -> Rig {
     let folder = Folder::new();
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
@@ -106,7 +106,7 @@ fn all() -> Rig {
     });
     let rig = start(folder, &format!("threads = 1\n{}", texts.concat()));
     for (name, _) in apps {
-        // Loads may take longer than what is measured later.
+        // Loading an application may take longer than the time measured below.
         eventually(name, || Client::new(rig.address).get(&format!("/{name}/short")).0 == 200);
     }
     rig
@@ -124,7 +124,7 @@ fn is_free(rig: &Rig, language: &str, since: Instant) {
         (200, "pong".into()),
         "{language}"
     );
-    // The response before never ends. A busy machine takes a few seconds.
+    // The previous response never ends. A busy machine takes a few seconds.
     assert!(since.elapsed() < PATIENCE, "{language}: {:?}", since.elapsed());
 }
 
@@ -167,7 +167,7 @@ fn a_client_that_resets_its_connection_frees_its_worker() {
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }
 
-/// Places of `concurrent` and of `queue` stay taken as long as a worker runs for a client that has left.
+/// Slots of `concurrent` and of `queue` stay occupied while a worker runs for a client that has disconnected.
 #[test]
 fn who_leaves_early_gets_no_more_workers_than_others() {
     const APP: &str = "\
@@ -185,12 +185,12 @@ sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']]
         for number in 0..8 {
             let mut client = rig.connect();
             write!(client, "GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-            // The first two get the workers; those after them wait for these.
+            // The first two requests occupy the workers; later ones wait in the queue.
             if number < 2 {
                 eventually("a worker has it", || noted().matches('+').count() > number);
             }
             std::thread::sleep(Duration::from_millis(120));
-            // Closed by a reset.
+            // Dropping the stream sends a reset.
             sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         }
         eventually("all that began have ended", || {
@@ -203,7 +203,7 @@ sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']]
             most = most.max(running);
         }
         assert_eq!(most, 2, "{limit}: {}", noted());
-        // The places are free again.
+        // The slots are free again.
         eventually("it is served", || rig.get("/again").status() == 200);
     }
 }

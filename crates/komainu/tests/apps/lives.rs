@@ -1,4 +1,4 @@
-//! What becomes of applications while they are served: deaths, limits, changes; and what clients see of it.
+//! Crashes, limits and reloads of applications while they serve requests, and their effect on clients.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +12,7 @@ const ONE: &str = "sub { [200, [], ['one']] }";
 const TWO: &str = "sub { [200, [], ['two']] }";
 const PID: &str = "sub { [200, [], [$$]] }";
 
-/// Answers `/hold?NAME` when there is a file NAME.go; says that it has begun by a file NAME.held.
+/// Answers `/hold?NAME` once the file NAME.go exists; creates NAME.held when the request begins.
 const HOLD: &str = "sub { my ($env) = @_; my $name = $env->{QUERY_STRING};
     if ($env->{PATH_INFO} eq '/hold') {
         open my $held, '>', \"$name.held\" or die; close $held;
@@ -20,7 +20,7 @@ const HOLD: &str = "sub { my ($env) = @_; my $name = $env->{QUERY_STRING};
     }
     [200, [], [\"$env->{PATH_INFO} $$\"]] }";
 
-/// A client whose request is in a worker's hands.
+/// Returns a client whose request is being handled by a worker.
 fn held(rig: &Rig, name: &str) -> Client {
     let mut client = Client::new(rig.address);
     client.send(format!("GET /hold?{name} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -62,7 +62,7 @@ fn a_broken_application_does_not_spin() {
     let attempts = || fs::metadata(rig.folder.at("count")).map_or(0, |file| file.len());
     let since = Instant::now();
     eventually("it is tried again", || attempts() >= 4);
-    // Pauses of 100, 200 and 400 ms lie between four attempts.
+    // Four attempts, with delays of 100, 200 and 400 ms between them.
     assert!(since.elapsed() >= Duration::from_millis(600), "{:?}", since.elapsed());
     rig.folder.write("app.psgi", ONE);
     eventually("it comes back by itself", || rig.get("/").status() == 200);
@@ -106,7 +106,7 @@ fn a_full_queue_refuses_the_oldest() {
         let mut client = Client::new(rig.address);
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         waiting.push(client);
-        // So that it is known which came first.
+        // Keeps the order of the requests deterministic.
         std::thread::sleep(Duration::from_millis(100));
     }
     let mut last = Client::new(rig.address);
@@ -129,7 +129,7 @@ fn nobody_waits_for_ever() {
     assert_eq!(busy.answer().0, 200);
 }
 
-/// Waits until all processes are of a later generation than they were.
+/// Waits until all processes are of a later generation than `before`.
 fn renewed(rig: &Rig, before: u64) {
     eventually("the next generation is alone", || {
         let all = processes(rig);

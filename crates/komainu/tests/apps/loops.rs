@@ -1,4 +1,4 @@
-//! Event loops: what they send at once, what their requests share, and clients that leave.
+//! Event loops: flushing of responses, state shared between requests, and client disconnects.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -125,7 +125,7 @@ fn a_request_does_not_see_the_context_variables_of_another() {
     }
 }
 
-/// Asks for a response without an end, reads its beginning, and resets the connection.
+/// Requests an endless response, reads its beginning, and resets the connection.
 fn reset(rig: &Rig, ask: &str) {
     let mut stream = rig.connect();
     stream.write_all(ask.as_bytes()).unwrap();
@@ -148,10 +148,10 @@ fn an_event_loop_is_free_of_clients_that_have_left() {
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }
 
-/// A connection of HTTP/2 without TLS, on which so many streams ask for `path`.
+/// Opens an HTTP/2 connection without TLS on which `streams` streams request `path`.
 pub(crate) fn http2(rig: &Rig, path: &str, streams: u8) -> TcpStream {
     let mut stream = rig.connect();
-    // GET, http, the path, and the authority, as literals without indexing.
+    // `:method: GET`, `:scheme: http`, and path and authority as literals without indexing.
     let mut block = vec![0x82, 0x86, 0x04, path.len() as u8];
     block.extend_from_slice(path.as_bytes());
     block.extend_from_slice(&[0x01, 1, b'a']);
@@ -250,7 +250,7 @@ def app(environ, start_response):
 fn a_loop_that_cancels_many_requests_one_after_the_other_is_not_taken_to_hang() {
     let rig = one_worker("timeouts = { between = \"1s\" }");
     let process = Client::new(rig.address).get("/pid");
-    // To cancel all of them takes 2 s.
+    // Cancelling all of them takes 2 s.
     let mut streams: Vec<TcpStream> = (0..200).map(|_| rig.connect()).collect();
     for stream in &mut streams {
         stream.write_all(b"GET /linger HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

@@ -1,5 +1,5 @@
 //! Applications behind the real binary.
-#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../hosted/mod.rs"]
 mod hosted;

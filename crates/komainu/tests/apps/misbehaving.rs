@@ -1,4 +1,4 @@
-//! Applications that do what none should: copies of workers, answers that make no responses, output that is no text.
+//! Misbehaving applications: forked copies of workers, invalid responses, and output that is not text.
 
 use std::io::{Read, Write};
 
@@ -10,7 +10,7 @@ fn psgi(app: &str) -> Rig {
     start(folder("app.psgi", &app), &format!("threads = 1\n{}", only("psgi = \"app.psgi\"\nworkers = 1")))
 }
 
-/// All that the server sends for one request, until it closes.
+/// Returns everything that the server sends for one request until it closes the connection.
 fn fetched(rig: &Rig, path: &str) -> String {
     let mut stream = connect(rig.address);
     stream
@@ -21,7 +21,7 @@ fn fetched(rig: &Rig, path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The copies that the application has logged.
+/// Process ids of the copies, from the application's log.
 fn copies(rig: &Rig) -> Vec<u32> {
     let reported = rig.reported();
     reported.lines().filter_map(|line| line.split_once("copy is ")?.1.trim().parse().ok()).collect()
@@ -152,7 +152,7 @@ fn a_second_stop_ends_at_once_whatever_runs() {
     assert!(kill(pid, "-TERM"));
     logged(&rig, "stopping");
     assert!(is_alive(pid));
-    // Two within a second are one.
+    // Two signals within a second count as one.
     std::thread::sleep(std::time::Duration::from_millis(1_200));
     assert!(kill(pid, "-TERM"));
     eventually("it has ended", || !is_alive(pid));

@@ -1,5 +1,5 @@
-//! PHP inside: scripts and files of a site, requests and responses as PHP-FPM has them, settings, errors, and scripts that do what
-//! none should.
+//! Embedded PHP: scripts and files of a site, requests and responses compared with PHP-FPM, settings, errors,
+//! and misbehaving scripts.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::hosted::{Client, folder, is_alive, logged, only, ready, run, start, w
 use crate::rig;
 use crate::rig::{Folder, Rig, connect, eventually, server_environment};
 
-/// Shows what a script was given.
+/// A script that prints its server variables and parameters.
 const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
 foreach (['SCRIPT_NAME', 'PATH_INFO', 'PATH_TRANSLATED', 'REQUEST_URI', 'DOCUMENT_URI', 'QUERY_STRING', 'PHP_SELF', 'REQUEST_METHOD',
     'REQUEST_SCHEME', 'GATEWAY_INTERFACE', 'SERVER_PROTOCOL', 'SERVER_NAME', 'SERVER_ADDR', 'HTTP_HOST', 'HTTP_X_A_B', 'HTTP_COOKIE',
@@ -25,7 +25,7 @@ foreach ($_FILES as $file) echo 'UPLOAD=', $file['name'], ' ', $file['size'], ' 
 const INI: &str = "ini = { display_errors = false, log_errors = true, html_errors = false, error_reporting = \"E_ALL\", \
     post_max_size = \"4M\", upload_max_filesize = \"4M\", output_buffering = 0 }";
 
-/// A site with these scripts, on one worker. `more` is added to the application.
+/// Serves these scripts with one worker. `more` is added to the application's table.
 fn site(scripts: &[(&str, &str)], more: &str) -> Rig {
     let folder = Folder::new();
     for (name, text) in scripts {
@@ -79,7 +79,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
         answer.expect_status(200);
         has_lines(&answer.text(), wanted);
     };
-    // Scripts, folders with one, what follows them, and the script for all else.
+    // Scripts, directories with an index script, `PATH_INFO`, and the fallback script.
     let ends = [
         "REMOTE_ADDR=127.0.0.1",
         "SERVER_ADDR=127.0.0.1",
@@ -118,7 +118,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
         ],
     );
     rig.get("/wp-admin?a").expect_status(301).expect_field("Location", "./wp-admin/?a");
-    // Files, and nothing that is a script is one.
+    // Static files are served; scripts never are.
     rig.get("/wp-content/style.css").expect(200, "body {}").expect_field("Cache-Control", "max-age=60");
     rig.get("/readme.html").expect(200, "read me");
     rig.get("/wp-content/photo.jpg").expect(200, "<?php echo 'run';");
@@ -197,7 +197,7 @@ fn what_a_request_says_and_what_it_cannot_say() {
         ],
     );
     assert!(!text.contains("HTTP_PROXY") && !text.contains("KOMAINU_RING"), "{text}");
-    // Nothing of it is there for the next request.
+    // Nothing is left for the next request.
     let text = rig.get("/").text();
     assert!(
         !text.contains("PHP_AUTH_USER") && !text.contains("HTTP_COOKIE") && text.contains("COOKIE=[]"),
@@ -253,7 +253,7 @@ fn forms_uploads_and_other_bodies() {
         answer.expect_status(200);
         assert!(answer.text().contains("UPLOAD=f.txt 3000000 "), "{}", answer.text());
     }
-    // More than post_max_size is a warning, an empty form, and no end of the worker.
+    // A body above post_max_size gives a warning and an empty form; the worker survives.
     let huge = format!("a={}", "x".repeat(5 << 20));
     post("/length.php", form, &huge).expect_status(200);
     logged(&rig, "POST Content-Length of 5242882 bytes exceeds the limit");
@@ -319,7 +319,7 @@ fn statuses_fields_and_bodies_of_responses() {
         ],
         "",
     );
-    // Without chunks, however late the body follows the head.
+    // HTTP/1.0: no chunked coding, however long after the head the body follows.
     let whole = |path: &str| rig.send(&format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
     whole("/move.php").expect_status(302).expect_field("Location", "/there");
     whole("/code.php").expect(418, "tea");
@@ -350,7 +350,7 @@ fn statuses_fields_and_bodies_of_responses() {
         let head = rig.send(&format!("HEAD /{script} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
         assert!(head.body.is_empty(), "{}", head.text());
     }
-    // What is flushed is with the client before the script ends.
+    // Flushed output reaches the client before the script ends.
     let mut stream = connect(rig.address);
     stream.write_all(b"GET /flush.php HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     let mut seen = Vec::new();
@@ -389,7 +389,7 @@ fn errors_are_logged_with_their_place_and_the_worker_survives() {
         ("memory", "Allowed memory size of 8388608 bytes exhausted"),
         ("time", "Maximum execution time of 1 second exceeded in "),
     ] {
-        // Without its own allocator PHP has no limit of memory.
+        // `USE_ZEND_ALLOC=0` disables PHP's allocator and with it memory_limit.
         if script == "memory" && server_environment().iter().any(|(name, _)| name == "USE_ZEND_ALLOC") {
             continue;
         }
@@ -427,7 +427,7 @@ fn settings_of_the_application_of_folders_and_the_environment() {
     let rig = start(folder, &config);
     rig.get("/a.php").expect(200, "48M 11 '11' false a;b two two own 127.0.0.1");
     rig.get("/sub/b.php").expect(200, "48M 11 '11' false mine two two own 127.0.0.1");
-    // What a script or a folder sets is gone with its request.
+    // Settings made by a script or for a directory end with the request.
     rig.get("/a.php").expect(200, "48M 11 '11' false a;b two two own 127.0.0.1");
     logged(&rig, "PHP has no setting no_such_setting");
 }
@@ -471,14 +471,14 @@ fn opcache_is_shared_by_the_workers_and_sees_changes() {
     let rig = start(folder, &config);
     ready(&rig, 2);
     if rig.get("/").text() == "off" {
-        return; // this PHP has no opcache
+        return; // this PHP lacks opcache
     }
     assert!(rig.get("/v.php").text().starts_with("one "));
-    // Each sees the script that either has compiled.
+    // Both workers use a script compiled by either of them.
     for _ in 0..10 {
         rig.get("/").expect(200, "on 2");
     }
-    std::thread::sleep(Duration::from_millis(2100)); // opcache does not keep what is younger, and times are of seconds
+    std::thread::sleep(Duration::from_millis(2100)); // opcache compares modification times in seconds
     rig.folder.write("www/v.php", "<?php echo 'two!! ', getmypid();");
     eventually("the new script runs", || rig.get("/v.php").text().starts_with("two!! "));
 }
@@ -573,7 +573,7 @@ fn one_script_from_the_command_line_and_workers_that_are_replaced() {
         has_lines(&text, &["SCRIPT_NAME=/index.php", "REQUEST_URI=/users/1"]);
     }
     eventually("all workers were replaced", || {
-        // One of them may have had none of those.
+        // A worker may not have handled any of the earlier requests.
         client.get("/users/1");
         first.retain(|pid| is_alive(*pid));
         first.is_empty()

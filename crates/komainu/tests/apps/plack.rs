@@ -1,4 +1,4 @@
-//! Plack's own test suite and examples, and applications in the frameworks that people use.
+//! Plack's own test suite and examples, and applications in common frameworks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ fn perl() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/perl")
 }
 
-/// Perl's library, or else the name of what brings it.
+/// Panics with the package to install if the Perl module is missing.
 fn needs(module: &str, package: &str) {
     let there = Command::new("perl").args([&format!("-M{module}"), "-e1"]).output().unwrap();
     assert!(there.status.success(), "{module} is missing: apt-get install {package}");
@@ -46,7 +46,7 @@ fn json(answer: (u16, String)) -> Value {
     serde_json::from_str(&answer.1).unwrap()
 }
 
-/// A form, as a browser sends it, with more fields; the whole response.
+/// Sends a form as browsers do, with additional fields, and returns the response.
 fn send(rig: &Rig, method: &str, path: &str, kind: &str, body: &str) -> (u16, String) {
     let mut client = Client::new(rig.address);
     let len = body.len();
@@ -60,7 +60,7 @@ const UPLOAD: &str = "--b\r\nContent-Disposition: form-data; name=\"file\"; file
                       Content-Type: text/plain\r\n\r\nthe file\r\n--b--\r\n";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Asks three times with the cookie that each answer gave.
+/// Sends three requests, each with the cookie of the previous response.
 fn count(rig: &Rig) -> Vec<String> {
     let mut cookie = String::new();
     let ask = |_| {
@@ -128,7 +128,7 @@ fn examples_of_plack_run() {
     let since = format!("If-Modified-Since: {}\r\n", page.field("Last-Modified").unwrap());
     statics.ask("/index.html", &since).expect(304, "");
     statics.get("/nothing").expect_status(404);
-    // Lines of time, one a second.
+    // The examples write the time once a second.
     for (name, lines) in [("echo.psgi", 6), ("echo-stream-sync.psgi", 5)] {
         let rig = serve(name);
         let (status, times) = Client::new(rig.address).get("/");

@@ -1,4 +1,4 @@
-//! The frameworks of Python as their packages come from PyPI, and the ways in which a Python application is named.
+//! Python frameworks as installed from PyPI, and the ways to name a Python application.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::hosted::{Client, folder, logged, modules, ready, server, start};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu, text};
 
-/// The virtual environment, with the frameworks in it.
+/// Returns the virtual environment that contains the frameworks.
 fn frameworks() -> PathBuf {
     let environment = rig::environment();
     assert!(
@@ -20,7 +20,7 @@ fn frameworks() -> PathBuf {
     environment
 }
 
-/// A folder with the applications of `tests/python`.
+/// Copies the applications of `tests/python` into a new directory.
 fn applications() -> Folder {
     let folder = Folder::new();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")).unwrap() {
@@ -30,7 +30,7 @@ fn applications() -> Folder {
     folder
 }
 
-/// `komainu run` in the virtual environment.
+/// Runs `komainu run` in the virtual environment.
 fn run(folder: Folder, arguments: &[&str]) -> Rig {
     let mut command = server();
     command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
@@ -38,7 +38,7 @@ fn run(folder: Folder, arguments: &[&str]) -> Rig {
     Rig::start(command, folder)
 }
 
-/// A form with a file, as browsers send it.
+/// Uploads a file in a form, as browsers do.
 fn upload(rig: &Rig, size: usize) -> (u16, String) {
     let boundary = "7a1f";
     let body = format!(
@@ -56,7 +56,7 @@ fn upload(rig: &Rig, size: usize) -> (u16, String) {
     client.answer()
 }
 
-/// A session in a cookie, over three requests.
+/// Checks a session cookie over three requests.
 fn counts(rig: &Rig) {
     let mut cookie = String::new();
     for count in ["1", "2", "3"] {
@@ -131,7 +131,7 @@ fn fastapi() {
     logged(&rig, "after the answer");
     rig.get("/fail").expect_status(500);
     logged(&rig, "ValueError: on purpose");
-    // Events that never end hold nobody up, and end with their client.
+    // Endless event streams block no other request and end when their client disconnects.
     let mut listeners: Vec<_> = (0..20).map(|_| Client::new(rig.address)).collect();
     for listener in &mut listeners {
         listener.send("GET /events HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -183,7 +183,7 @@ fn bare_files_that_define_the_callable() {
         "def application(environ, start_response):\n    start_response('200 OK', [])\n    return [b'bare']\n";
     let rig = run(folder("bare.py", app), &["bare.py"]);
     rig.get("/").expect(200, "bare");
-    // What else has this name stays out of it.
+    // Other modules of the same name are ignored.
     let beside = folder("bare.py", app);
     beside.write("bare.so", "no module").write("bare/__init__.py", "raise ValueError");
     let rig = run(beside, &["bare.py"]);
@@ -203,13 +203,13 @@ fn an_error_at_import_is_shown_with_its_traceback() {
         assert!(answer.text().contains(shown), "{shown}: {}", answer.text());
     }
     logged(&rig, "ModuleNotFoundError");
-    // Lines as the language wrote them, without frames of the worker and of the import system.
+    // The traceback is Python's own, without frames of the worker and the import system.
     rig.expect_report("shop.py\", line 2, in <module>\n      import no_such_module\n");
     let log = rig.reported();
     for own in ["load_or_leave", "load_module", "importlib", " | "] {
         assert!(!log.contains(own) && !answer.text().contains(own), "{own}: {log}");
     }
-    // The same failure again is a line, not the whole text.
+    // A repeated failure is logged as one line, without the traceback.
     rig.expect_report("still does not load");
     assert_eq!(rig.reported().matches("import no_such_module").count(), 1, "{}", rig.reported());
 }
@@ -222,7 +222,7 @@ fn an_exception_in_a_request_is_logged_without_frames_of_the_worker() {
         let text = format!("def deeper():\n    raise ValueError('too deep')\n\n{call}\n    deeper()\n");
         let rig = run(folder(&format!("{name}.py"), &text), &[&format!("{name}:app")]);
         rig.get("/").expect_status(500);
-        // The lifespan of the application fails with the same text, without a traceback.
+        // A failing lifespan handler is logged with the same text, without a traceback.
         logged(&rig, ", in deeper");
         logged(&rig, "ValueError: too deep");
         let log = rig.reported();
@@ -273,12 +273,12 @@ fn several_targets_in_one_application() {
     let rig = start(applications(), &config);
     assert!(rig.get("/hello/you").text().starts_with("shop you"));
     assert!(rig.get("/admin/hello/you").text().starts_with("admin you"));
-    // Starlette's answer, to a path that it has no route for.
+    // Starlette's response for a path without a route.
     rig.get("/api/").expect(404, "Not Found");
     rig.get("/admin").expect_status(404);
 }
 
-/// How much fifty workers of a Django application share, and how long the first answer takes. For people: it prints.
+/// Prints how much memory fifty Django workers share and how long the first response takes.
 #[test]
 #[ignore = "prints figures; run it with --ignored --nocapture on a release build"]
 fn fifty_workers_of_django() {
@@ -323,7 +323,7 @@ fn what_is_installed_with_pip_is_found() {
         assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
-    // What is built is built beside its sources.
+    // The build writes its output next to the sources, so they are copied.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers");
     run(Command::new("cp")
         .arg("-r")
@@ -342,7 +342,7 @@ fn what_is_installed_with_pip_is_found() {
     rig.get("/").expect(200, "wheel");
     ready(&rig, 2);
     drop(rig);
-    // `pip install komainu` puts the server itself into an environment: that one is used where there is no other.
+    // `pip install komainu` installs the server into an environment, which is used if there is no other.
     let installed = Folder::new();
     run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(installed.at("here")));
     let server = installed.at("here/bin/komainu");

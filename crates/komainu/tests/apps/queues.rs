@@ -1,4 +1,4 @@
-//! What metrics and logs say of requests that wait for a worker.
+//! Metrics and log entries of requests that wait for a worker.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ fn time_in_the_queue_and_requests_of_each_worker_are_known() {
          [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\nthreads = 1\n";
     let rig = start(folder("app.psgi", APP), config);
     rig.get("/alone").expect(200, "done");
-    // The one worker has the first of these while the second one waits.
+    // The only worker handles the first request while the second one waits.
     let mut waiting: Vec<_> = ["/first", "/second"]
         .map(|target| {
             let mut stream = connect(rig.address);
@@ -70,16 +70,17 @@ def app(environ, start_response):
     let rig = start(folder("a.py", app), &format!("threads = 1\n{config}"));
     let mut client = Client::new(rig.address);
     let first = client.get("/").1;
-    // One client at a time, so one thread answers. The number varies by a tenth.
+    // With one client at a time, a single thread answers. The number varies by a tenth.
     for at in 1..70 {
-        // Only then the same thread waits again.
+        // After this pause the same thread waits again.
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert_eq!(client.get("/").1, first, "after {at} requests");
     }
     eventually("it is replaced", || client.get("/").1 != first);
 }
 
-/// A WSGI application with one worker, 16 requests that may wait for it, and so many threads of the server, over HTTP/2 in the clear.
+/// Starts a WSGI application with one worker, 16 queue slots, and `threads` server threads, over HTTP/2
+/// without TLS.
 fn with_queue_of_16(app: &str, threads: usize) -> Rig {
     let folder = folder("a.py", app);
     let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
@@ -105,7 +106,7 @@ def app(environ, start_response):
     return [b'done']
 ";
     let rig = with_queue_of_16(app, 4);
-    // All streams of a connection are on one core.
+    // All streams of a connection are handled by one core.
     let mut stream = http2(&rig, "/", 16);
     let mut answered = 0;
     while answered < 16 {
@@ -114,7 +115,7 @@ def app(environ, start_response):
         let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
         stream.read_exact(&mut payload).unwrap();
         if head[3] == 1 {
-            // The index of `:status 200`.
+            // HPACK index of `:status 200`.
             assert_eq!(payload[0], 0x88, "after {answered} answers");
             answered += 1;
         }
@@ -133,7 +134,8 @@ def app(environ, start_response):
 ";
     let rig = with_queue_of_16(app, 2);
     let gate = rig.folder.at("gate");
-    // One connection, all of whose streams are on one thread, fills the queue; others are on either thread.
+    // The streams of the first connection are all on one thread and fill the queue; the other connections may
+    // be on either thread.
     let mut streams = vec![(http2(&rig, &gate.display().to_string(), 17), 17)];
     std::thread::sleep(std::time::Duration::from_millis(20));
     streams.extend((0..6).map(|_| (http2(&rig, &gate.display().to_string(), 8), 8)));
@@ -144,11 +146,11 @@ def app(environ, start_response):
     std::thread::sleep(std::time::Duration::from_millis(500));
     fs::write(&gate, "").unwrap();
     let answered: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-    // The worker has one; the thread whose queue is empty may add one.
+    // The worker handles one request; the thread with an empty queue may add one.
     assert!((17..=18).contains(&answered), "{answered} of 65 were answered");
 }
 
-/// How many of so many streams have the status 200.
+/// Counts the streams, out of `count`, that get status 200.
 fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
     let (mut heads, mut successes) = (0, 0);
     while heads < count {
@@ -158,7 +160,7 @@ fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
         stream.read_exact(&mut payload).unwrap();
         if head[3] == 1 {
             heads += 1;
-            // The index of `:status 200`.
+            // HPACK index of `:status 200`.
             successes += usize::from(payload[0] == 0x88);
         }
     }

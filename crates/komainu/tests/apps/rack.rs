@@ -1,4 +1,4 @@
-//! What other servers of Rack offer beyond its specification.
+//! Features of other Rack servers beyond the Rack specification.
 
 use crate::hosted::{Client, folder, logged, only, ready, start};
 use crate::rig::{Rig, eventually};
@@ -30,7 +30,7 @@ fn callables_of_after_reply_run_after_the_response_and_once() {
         assert_eq!(client.get(path).0, 200, "{path}");
     }
     assert_eq!(client.get("/"), (200, "empty".into()));
-    // Lines reach the log after the response.
+    // Log lines may arrive after the response.
     eventually("the last line is logged", || rig.reported().matches("the last ran").count() == 2);
     let log = rig.reported();
     for (text, count) in [("the first ran", 2), ("on purpose", 2), ("the last ran", 2), ("its own ran", 1)] {
@@ -49,7 +49,7 @@ fn a_small_body_can_be_read_again_with_rack_3() {
     assert_eq!(client.post("/", ""), (200, String::new()));
     assert_eq!(client.post("/", &"x".repeat(100_000)), (200, "x".repeat(200_000)));
     assert_eq!(client.post("/", &"x".repeat(300_000)), (200, "no rewind of 300000".into()));
-    // Whoever refuses it has it for no body.
+    // `rewindable_input = false` applies to every request body.
     let folder = folder("app.rb", &format!("module Rack; RELEASE = '3.1.0'; end\n{app}"));
     folder.write("komainu.rb", "Komainu.rewindable_input = false\n");
     let rig = start(folder, &format!("threads = 1\n{}", only("rack = \"app.rb\"\nworkers = 1")));

@@ -1,14 +1,14 @@
-//! State of a process that a request leaves to the next one: docs/applications.md has the table.
+//! Process state that one request leaves to the next; the table is in docs/applications.md.
 
 use crate::hosted::{Client, folder, only, start};
 use crate::rig::{Folder, Rig};
 
-/// One worker with one thread, so that the next request gets what the last one has left.
+/// Starts one worker with one thread, so that consecutive requests share their process state.
 fn one_worker(name: &str, text: &str, app: &str) -> Rig {
     start(folder(name, text), &format!("threads = 1\n{}", only(&format!("{app}\nworkers = 1"))))
 }
 
-/// Asks `/set/NAME` and then `/get/NAME`: each name with what the second request sees.
+/// Requests `/set/NAME`, then `/get/NAME`, and compares what the second request sees for each name.
 fn left(rig: &Rig, expected: &[(&str, &str)]) {
     let mut client = Client::new(rig.address);
     for (name, seen) in expected {
@@ -112,7 +112,7 @@ fn psgi() {
         &[
             ("error", "unset"),
             ("local", "unset"),
-            // Those of the process stay, as with Starman.
+            // Process-wide state persists, as with Starman.
             ("topic", "left"),
             ("input", "left"),
             ("fields", "left"),
@@ -164,7 +164,7 @@ fn rack() {
             ("match", "unset"),
             ("error", "unset"),
             ("fiber", "unset"),
-            // Those of the thread and of the process stay, as with Puma.
+            // Thread-local and process-wide state persists, as with Puma.
             ("local", "left"),
             ("variable", "left"),
             ("environment", "left"),

@@ -1,12 +1,12 @@
-//! Applications in four languages that answer with header fields of their requests, as they see them.
+//! Applications in four languages that echo header fields of their requests.
 
 use crate::rig::Folder;
 
-/// What each is called, its route `/NAME` and its application.
+/// Names of the applications; each is served on the route `/NAME`.
 pub(crate) const LANGUAGES: [&str; 4] = ["psgi", "rack", "wsgi", "asgi"];
 
-/// Writes the applications, and returns their routes and tables. Each answers with the values of these fields, in lower case, between
-/// bars; `-` stands for one that it did not get.
+/// Writes the applications and returns their routes and tables. Each responds with the values of `fields`, in
+/// lower case, separated by bars; `-` stands for a field that was not received.
 pub(crate) fn applications(folder: &Folder, fields: &[&str]) -> String {
     let variables: Vec<String> =
         fields.iter().map(|name| format!("HTTP_{}", name.to_uppercase().replace('-', "_"))).collect();

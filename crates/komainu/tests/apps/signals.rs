@@ -1,4 +1,4 @@
-//! Signals that reach the whole process group and are meant for the server, and what a stop waits for.
+//! Signals sent to the whole process group but meant for the server, and what delays a stop.
 
 use std::time::Duration;
 
@@ -140,7 +140,8 @@ fn a_lifespan_that_ends_while_its_worker_serves_is_logged() {
     }
 }
 
-/// Python applications that set a signal's default action, which an event loop does when it removes a handler.
+/// Python applications that restore a signal's default action, as an event loop does when it removes a
+/// handler.
 const RESETS: [(&str, &str, &str); 2] = [
     (
         "a.py",
@@ -173,7 +174,7 @@ fn a_worker_whose_application_resets_a_signal_finishes_its_requests_at_a_stop() 
         assert_eq!(client.get("/"), (200, worker.to_string()), "{name}");
         client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
         logged(&rig, "begun");
-        // As systemd does, which sends it to every process of the service.
+        // systemd sends the signal to every process of the service.
         assert!(kill(rig.child.id(), "-TERM") && kill(worker, "-TERM"), "{name}");
         assert_eq!(client.answer(), (200, worker.to_string()), "{name}: {}", rig.reported());
         assert!(rig.ended().success(), "{name}");

@@ -1,4 +1,4 @@
-//! Requests whose length nobody has announced, in every language and the frameworks that people use.
+//! Requests without `Content-Length`, in every language and common frameworks.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use crate::hosted::{Client, start};
 use crate::rig;
 use crate::rig::{Folder, Rig};
 
-/// Much more than is read ahead into memory.
+/// Far more than is read ahead into memory.
 const VALUE_BYTES: usize = 200_000;
 
-/// A form whose one parameter is `VALUE_BYTES` long, in chunks.
+/// Posts a chunked form whose only parameter is `VALUE_BYTES` long.
 fn post(rig: &Rig) -> (u16, String) {
     let mut client = Client::new(rig.address);
     client.send(
@@ -25,7 +25,8 @@ fn post(rig: &Rig) -> (u16, String) {
     client.answer()
 }
 
-/// What the application answers: the length of the parameter or body, `CONTENT_LENGTH`, and the coding.
+/// Returns the application's response: length of the parameter or body, `CONTENT_LENGTH`, and transfer
+/// coding.
 fn reported_by(file: &str, text: &str, app: &str) -> String {
     let folder = Folder::new();
     folder.write(file, text);

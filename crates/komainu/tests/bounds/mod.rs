@@ -1,5 +1,5 @@
-//! What one client can make the server hold or do at most, measured: clients in a state, the server's memory and CPU time
-//! for each of them, and the bound that [`table::rows`] states.
+//! Measurements of the most that one client can make the server hold or do: clients are brought into a state,
+//! and the server's memory and CPU time for each are compared with the bound in [`table::rows`].
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 pub mod table;
@@ -24,28 +24,28 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::rig::{PATIENCE, Rig};
 use table::Row;
 
-/// How long the server is watched once a state is reached.
+/// Time for which the server is watched once a state is reached.
 const WATCH: Duration = Duration::from_millis(1_000);
-/// Connections made before the first measurement: tables and pools have grown to their first size then.
+/// Connections made before the first measurement, so that tables and pools have reached their initial size.
 const WARM_UP: usize = 20;
 
-/// Bytes of memory that the server has for itself: what it shares with workers is there from the start.
+/// Anonymous memory of the server in bytes, without file mappings and memory shared with workers.
 pub fn resident_bytes(rig: &Rig) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Nanoseconds of CPU time of all threads that the server has; of its own, not of the applications' workers.
+/// CPU time of all threads of the server in nanoseconds, without the applications' workers.
 pub fn cpu_ns(rig: &Rig) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", rig.child.id())).unwrap();
-    // A thread may end in between.
+    // A thread may exit between the two reads.
     let schedstat = |task: fs::DirEntry| fs::read_to_string(task.path().join("schedstat")).ok();
     let of = |text: String| text.split(' ').next().unwrap().parse::<u64>().unwrap();
     tasks.flatten().filter_map(schedstat).map(of).sum()
 }
 
-/// Bytes of files without a name in this folder that the server has open.
+/// Bytes of unlinked files in `folder` that the server has open.
 pub fn file_bytes(rig: &Rig, folder: &Path) -> u64 {
     let files = fs::read_dir(format!("/proc/{}/fd", rig.child.id())).unwrap();
     let is_in = |file: &fs::DirEntry| fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder));
@@ -53,12 +53,12 @@ pub fn file_bytes(rig: &Rig, folder: &Path) -> u64 {
     metadata.filter(|file| file.nlink() == 0).map(|file| file.len()).sum()
 }
 
-/// A client that reads nothing unless it is asked to, with little room to receive.
+/// A client with a small receive buffer that reads only on request.
 pub struct Client {
     pub stream: TcpStream,
-    /// What it sends as far as the server takes it.
+    /// Bytes to send, as far as the server accepts them.
     sends: Arc<[u8]>,
-    /// Bytes of that which were sent; all of it over and over where `endless`.
+    /// Bytes of `sends` already sent; with `endless`, `sends` is repeated.
     sent: usize,
     endless: bool,
 }
@@ -74,7 +74,7 @@ impl Client {
         Client { stream, sends: Arc::default(), sent: 0, endless: false }
     }
 
-    /// Sends all of it now, and reads a response's head.
+    /// Sends `request` and reads the head of the response.
     pub fn ask(mut self, request: &str) -> Client {
         self.stream.write_all(request.as_bytes()).unwrap();
         self.head();
@@ -101,10 +101,10 @@ impl Client {
         self.sends(bytes)
     }
 
-    /// Sends more, as far as the server takes it; false where it has closed.
+    /// Sends as much as the server accepts; returns false once the server has closed the connection.
     pub fn push(&mut self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
-        // A server that takes everything must not keep this client busy for ever.
+        // Bounded, because a server that accepts everything would keep this client busy forever.
         for _ in 0..64 {
             if self.sent == self.sends.len() {
                 if !self.endless || self.sends.is_empty() {
@@ -121,13 +121,13 @@ impl Client {
     }
 }
 
-/// Bytes that many clients send.
+/// Bytes shared by many clients.
 pub fn bytes(bytes: impl AsRef<[u8]>) -> Arc<[u8]> {
     bytes.as_ref().into()
 }
 
-/// Brings `count` clients into the state of `row`, one after the other, and holds what the server has of memory and has spent of
-/// CPU time for each against what the row states.
+/// Brings `count` clients into the state of `row`, one after the other, and compares the server's memory and
+/// CPU time for each with the row.
 #[track_caller]
 pub fn hold<C>(
     rig: &Rig,
@@ -136,11 +136,11 @@ pub fn hold<C>(
     open: impl FnMut() -> C,
     push: impl FnMut(&mut C),
 ) -> Vec<C> {
-    // Far below the bound nothing has been attacked.
+    // Memory far below the bound means that the attack did not work.
     watch(rig, state, count, table::row(state).memory_bytes / 10, (open, push))
 }
 
-/// The same for a state that the server ends by itself soon: there may be nothing left to measure.
+/// Like `hold`, for a state that the server ends soon, so that there may be nothing left to measure.
 #[track_caller]
 pub fn hold_briefly<C>(
     rig: &Rig,
@@ -192,7 +192,7 @@ fn watch<C>(
     clients
 }
 
-/// Holds what `attack` costs against the row: it returns how many units of work it was.
+/// Compares the cost of `attack`, which returns its number of units of work, with the row.
 #[track_caller]
 pub fn work(rig: &Rig, state: &str, attack: impl FnOnce() -> u64) {
     let (before, control) = (cpu_ns(rig), Control::start());
@@ -209,11 +209,11 @@ fn assert_cpu(row: &Row, ns: u64, control: Control) {
     assert!(ns <= ns_max, "{}: {ns} ns of CPU for {}; {control_ns} for the control", row.state, row.unit);
 }
 
-/// The CPU time of the control's unit on the machine of the table, while nothing else runs.
+/// CPU time of one control unit on the idle machine on which the table was measured.
 const CONTROL_NS: u64 = 3_000;
 
-/// A piece of known work in a thread beside what is measured: what makes the machine slow (other programs in its caches, a host that
-/// takes the core away) makes both slow.
+/// Known work in a thread beside the measurement, for calibration: cache pressure or a busy host slows down
+/// both.
 struct Control {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -226,13 +226,14 @@ impl Control {
         Control { stop, thread: std::thread::spawn(move || Control::work(&until)) }
     }
 
-    /// Nanoseconds of CPU time for a unit, on average.
+    /// Average CPU time of a unit in nanoseconds.
     fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 
-    /// A unit sends 4 KiB through a socket and receives them. A few at a time, so that this takes little from what is measured.
+    /// Sends 4 KiB through a socket and receives them. Runs a few units at a time, to disturb the measurement
+    /// little.
     fn work(stop: &AtomicBool) -> u64 {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut block = [0; 4096];
@@ -252,14 +253,14 @@ impl Control {
     }
 }
 
-/// Waits until the server is idle: what was sent to it has been dealt with.
+/// Waits until the server is idle, that is, has handled everything sent to it.
 pub fn quiet(rig: &Rig) {
     let until = Instant::now() + PATIENCE;
     let mut before = cpu_ns(rig);
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = cpu_ns(rig);
-        // Sweeps of timers and counters continue.
+        // Timers and counters keep consuming a little CPU time.
         if now - before < 5_000_000 {
             return;
         }
@@ -268,7 +269,7 @@ pub fn quiet(rig: &Rig) {
     }
 }
 
-/// So many zeros, compressed as far as they are; the message that they are a part of continues.
+/// Returns `len` zeros in a deflate stream that is left unfinished, so that the message can continue.
 pub fn compressed_zeros(len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1024 + len / 500);
     let mut compress = flate2::Compress::new(flate2::Compression::best(), false);

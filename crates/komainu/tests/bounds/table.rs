@@ -1,20 +1,20 @@
 //! The table of docs/security.md.
 
-/// What one client can make the server hold or do in one state.
+/// A bound on what one client can make the server hold or do in one state.
 pub struct Row {
     pub state: &'static str,
-    /// Bytes of the server's memory for one connection, at most; 0 where the row is about work alone.
+    /// Upper bound of the server's memory for one connection, in bytes; 0 if the row is about work alone.
     pub memory_bytes: u64,
-    /// What bounds that.
+    /// Setting or constant that bounds the memory.
     pub limit: &'static str,
     /// Bytes in temporary files.
     pub file: &'static str,
-    /// CPU time for one of these, at most.
+    /// Upper bound of the CPU time for one unit of work.
     pub cpu_ns: u64,
     pub unit: &'static str,
-    /// What a client does for it.
+    /// Behavior of the client.
     pub attack: &'static str,
-    /// Which test does it.
+    /// Test that measures the row.
     pub test: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub const fn r(
     Row { state, memory_bytes, limit, file, cpu_ns, unit, attack, test }
 }
 
-/// All rows.
+/// Iterates over the rows of all three tables.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().chain(super::table_beside::ROWS).chain(super::table_h2::ROWS)
 }

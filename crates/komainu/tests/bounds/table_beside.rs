@@ -1,9 +1,9 @@
-//! The rows of the table of docs/security.md about what a request makes beside its own response: questions to other servers, copies,
-//! lines, spans, and clients of the control listener.
+//! Rows of the table of docs/security.md about side effects of a request: subrequests, copies, log lines,
+//! spans, and clients of the control listener.
 
 use super::table::{KIB, Row, US, r};
 
-/// The rows.
+/// Rows about side effects of a request.
 pub const ROWS: &[Row] = &[
     r(
         "request that a `limit` delays",

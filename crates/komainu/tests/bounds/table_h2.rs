@@ -1,4 +1,4 @@
-//! The rows of the table of docs/security.md that are about HTTP/2.
+//! Rows of the table of docs/security.md about HTTP/2.
 
 use super::table::{KIB, Row, US, r};
 

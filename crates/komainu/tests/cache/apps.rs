@@ -1,10 +1,11 @@
-//! Applications behind the cache, in each language: hits, misses, responses that stream, changes, and 304.
+//! Applications behind the cache, in each language: hits, misses, streamed responses, invalidation, and 304.
 
 use crate::hosted;
 use crate::hosted::start;
 use crate::rig::{Answer, Folder, Rig};
 
-/// Each counts its requests to `/count`, answers 304 to `If-None-Match`, streams at `/stream`, and stores nothing at `/private`.
+/// Counts the requests to `/count`, answers 304 to `If-None-Match`, streams at `/stream`, and forbids storing
+/// at `/private`.
 const PERL: &str = r#"my $count = 0;
 sub {
     my $env = shift;
@@ -138,7 +139,7 @@ const LANGUAGES: [(&str, &str); 5] = [
     ("native", "handler = \"n.so\""),
 ];
 
-/// All of them behind one cache.
+/// Starts all of them behind one cache.
 fn all() -> Rig {
     let folder = Folder::new();
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
@@ -160,9 +161,10 @@ fn status(answer: &Answer) -> String {
 fn applications_of_every_language_behind_the_cache() {
     let rig = all();
     for (name, _) in LANGUAGES {
-        // By HTTP/1.0, which has no chunks: whether a length is known when the head leaves depends on the worker's pace.
+        // HTTP/1.0 has no chunked coding: whether the length is known when the head is sent depends on the
+        // worker's speed.
         let get = |path: &str| rig.send(&format!("GET /{name}/{path} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
-        // A miss, a hit, a change, a miss.
+        // A miss, a hit, an invalidation, a miss.
         let miss = get("count");
         assert!(
             status(miss.expect(200, "count 1")).starts_with("Komainu; fwd=uri-miss; stored;"),
@@ -177,16 +179,16 @@ fn applications_of_every_language_behind_the_cache() {
         rig.send(&request).expect(200, "changed").expect_field("Cache-Status", "Komainu; fwd=method");
         get("count").expect(200, "count 2");
         get("count").expect(200, "count 2");
-        // What is for one client alone.
+        // Private responses are not stored.
         get("private").expect(200, "private 3").expect_field("Cache-Status", "Komainu; fwd=uri-miss");
         get("private").expect(200, "private 4");
-        // What is sent piece by piece is stored whole.
+        // A streamed response is stored as a whole.
         let stream = || get("stream");
         stream().expect(200, "piece 1;piece 2;piece 3;");
         let hit = stream();
         hit.expect(200, "piece 1;piece 2;piece 3;").expect_field("Content-Length", "24");
         assert!(status(&hit).starts_with("Komainu; hit; ttl="), "{name}: {}", hit.head);
-        // The application finds valid what is stored, and the client what it has.
+        // The application revalidates the stored response, and the client its own copy.
         get("tagged").expect(200, "tagged 5");
         let validated = get("tagged");
         assert!(

@@ -1,4 +1,5 @@
-//! Stored responses in other codings: made once, kept beside the content; and as the difference from what the client has (RFC 9842).
+//! Stored responses in other codings: encoded once and kept next to the content, or sent as a delta against a
+//! dictionary of the client (RFC 9842).
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use crate::rig::{Answer, Folder, Rig};
 
 const FIELDS: &str = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nETag: \"tag\"\r\n";
 
-/// An origin that sends the first version until the flag is set, then the second, and a cache in front of it.
+/// Starts an origin that sends the first version until the flag is set, then the second, and a cache in front
+/// of it.
 fn cached(fields: &'static str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
     cached_by(fields, "{ purge = { from = [\"127.0.0.1\", \"::1\"] } }", route)
 }
 
-/// The same with another policy.
+/// Like `cached`, with another cache policy.
 fn cached_by(fields: &'static str, cache: &str, route: &str) -> (Origin, Rig, Arc<AtomicBool>) {
     let next = Arc::new(AtomicBool::new(false));
     let (is_next, (old, new)) = (next.clone(), versions());
@@ -34,7 +36,7 @@ fn asks(origin: &Origin) -> usize {
     origin.seen.lock().unwrap().asks.len()
 }
 
-/// The content of a stored response without its coding.
+/// Decodes the content of a stored response.
 fn plain(answer: &Answer) -> String {
     let (mut text, bytes) = (String::new(), &answer.body[..]);
     match answer.field("Content-Encoding") {
@@ -60,7 +62,7 @@ fn one_response_of_the_origin_is_for_clients_of_all_codings() {
         assert!(first.field("Cache-Status").unwrap().contains("hit"), "{}", first.head);
         assert_eq!(plain(&first), script, "{codings}");
         assert_eq!(first.body, second.body, "{codings}: made once");
-        // What is compressed while it is sent has no length.
+        // A response that is compressed while it is sent has no `Content-Length`.
         second.expect_field("Content-Length", &second.body.len().to_string());
         second.expect_field("Vary", "Accept-Encoding");
         let is_coded = second.field("Content-Encoding").is_some();
@@ -81,7 +83,7 @@ fn the_next_version_of_a_cached_response_is_sent_as_the_difference() {
     let (origin, rig, next) = cached(FIELDS, "compress = true\nuse_as_dictionary = true");
     let both = "Accept-Encoding: br, dcb, dcz\r\n";
     for _ in 0..2 {
-        // On its way into the cache, and from it.
+        // Once on the way into the cache, once from it.
         rig.ask("/app.js", both).expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");
     }
     next.store(true, Ordering::SeqCst);

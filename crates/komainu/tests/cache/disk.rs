@@ -1,4 +1,4 @@
-//! The cache on disk: what a restart, however it comes, leaves of it.
+//! The cache on disk, and its contents after a clean or abrupt restart.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use crate::origin::{Origin, answer};
 use crate::rig;
 use crate::rig::{Answer, Folder, Rig, as_we_are, curl, eventually, kinds, komainu, listen};
 
-/// An origin that counts in its responses.
+/// Starts an origin that numbers its responses.
 fn counting() -> Origin {
     let count = AtomicUsize::new(0);
     Origin::start(move |ask| {
@@ -19,7 +19,7 @@ fn counting() -> Origin {
     })
 }
 
-/// The configuration, in a folder that any user may enter.
+/// Writes the configuration into a directory that any user may enter.
 fn configured(origin: &Origin, user: &str, size: &str) -> Folder {
     let folder = Folder::new();
     let disk = folder.at("cache");
@@ -39,12 +39,12 @@ fn start(folder: Folder) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Ends it at once and starts another one with the same folder.
+/// Kills the server and starts another one with the same directory.
 fn kill_and_start(mut rig: Rig) -> Rig {
     let folder = std::mem::replace(&mut rig.folder, Folder::new());
     let mut children = Vec::new();
     let id = rig.child.id();
-    // A supervisor's server has a process of its own, which dies with it, but not at once.
+    // The supervisor's server is a separate process, which dies shortly after the supervisor.
     if let Ok(text) = fs::read_to_string(format!("/proc/{id}/task/{id}/children")) {
         children.extend(text.split_whitespace().map(|id| Path::new("/proc").join(id)));
     }
@@ -84,7 +84,7 @@ fn what_is_stored_survives_kill_9() {
         rig.ask("/1", "Range: bytes=0-1\r\n").expect(206, "/1");
         assert_eq!(origin.asks().len(), asked, "the origin was not asked");
         rig.expect_report("21 responses");
-        // What a request makes invalid stays so.
+        // Responses invalidated by a request stay invalid.
         rig.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         eventually("its file is removed", || files(&rig.folder.at("cache")).len() == 20);
         let rig = kill_and_start(rig);
@@ -125,7 +125,7 @@ fn without_its_folder_the_cache_is_in_memory() {
     assert_eq!(reports, 1, "{}", rig.reported());
 }
 
-/// Of that many bytes, which no other number has.
+/// Returns 3,000,000 bytes that differ for each `number`.
 fn large(number: usize) -> String {
     (0..3_000_000).map(|at| char::from(b'a' + ((at / 7 + at / 4099 + number * 5) % 26) as u8)).collect()
 }
@@ -148,7 +148,7 @@ fn large_responses_arrive_as_they_were_whatever_becomes_of_them() {
         assert!(part.status() == 206 && part.text() == large(number)[70_000..=2_500_000]);
     };
     is(&rig, 0);
-    // One is read slowly, while it is removed and others come in its place.
+    // A slow client reads one response while it is removed and replaced by others.
     let mut slow = rig.connect();
     slow.write_all(format!("GET /a {HEAD}\r\n").as_bytes()).unwrap();
     let mut first = [0; 1000];
@@ -165,7 +165,7 @@ fn large_responses_arrive_as_they_were_whatever_becomes_of_them() {
     let at = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
     assert!(all[at..] == *large(0).as_bytes());
     eventually("the last one is on disk", || files(&rig.folder.at("cache")).len() == 1);
-    // From disk, and from memory after that.
+    // The first hit is read from disk, the next one from memory.
     let rig = kill_and_start(rig);
     is(&rig, 3);
     is(&rig, 3);
@@ -203,13 +203,14 @@ fn a_part_far_in_what_is_too_large_is_asked_for_alone() {
     });
     let rig = start(configured(&origin, as_we_are(), "10MiB"));
     let part = |range: &str| rig.ask("/a", &format!("Range: bytes={range}\r\n"));
-    // What is near is cut out of the whole, which the first one asks for to be stored.
+    // The whole response is requested first, to be stored. It is too large, and the range is far from its
+    // start, so the range is requested as well.
     part("5000000-5000009")
         .expect(206, "yyyyyyyyyy")
         .expect_field("Content-Range", "bytes 5000000-5000009/6000000");
     let ranges = || -> Vec<bool> { origin.asks().iter().map(|ask| !ask.field("Range").is_empty()).collect() };
     assert_eq!(ranges(), [false, true]);
-    // From now on it is known that the whole is not stored.
+    // The response is known to be too large to store, so ranges are passed on.
     part("10-19").expect(206, "yyyyyyyyyy");
     assert_eq!(ranges(), [false, true, true]);
     assert!(files(&rig.folder.at("cache")).is_empty());

@@ -1,4 +1,4 @@
-//! The cache in front of upstream servers: what a client gets, and how often the origin is asked for it.
+//! The cache in front of upstream servers: responses to clients, and the number of requests to the origin.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ fn run(origin: &str) -> Rig {
 
 const FRESH: &str = "Cache-Control: max-age=3600\r\n";
 
-/// An origin that counts in its responses, with these fields.
+/// Starts an origin that numbers its responses and adds these fields.
 fn counting(fields: &'static str) -> Origin {
     let count = AtomicUsize::new(0);
     Origin::start(move |_| {
@@ -91,7 +91,7 @@ fn requests_that_could_poison_the_cache_pass_it() {
             format!("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n\r\n{body}");
         rig.send(&request).expect(200, &format!("response {asked}"));
     }
-    // A host that the client claims reaches nobody, so the response may be stored.
+    // A host claimed by the client is not forwarded, so the response may be stored.
     let claims = "X-Forwarded-Host: evil.test\r\nX-Forwarded-Prefix: /evil\r\nForwarded: host=evil.test\r\n";
     rig.ask("/", claims).expect(200, "response 7");
     assert!(!origin.last().head.contains("evil"), "{}", origin.last().head);
@@ -151,7 +151,7 @@ fn a_stale_response_is_validated_and_stands_in_for_a_dead_origin() {
     rig.get("/other").expect_status(502);
 }
 
-/// An origin whose every step is the test's: it says that a request has come, and sends what it is given.
+/// Starts an origin driven by the test: it announces each request and sends the bytes that it is given.
 fn stepped() -> (String, Receiver<usize>, Sender<&'static str>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -193,7 +193,7 @@ fn many_who_ask_at_once_share_one_response_and_who_leaves_does_not_end_it() {
         client.write_all(GET).unwrap();
     }
     steps.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 12\r\n\r\nfirst ").unwrap();
-    // The first bytes reach those who wait before the last ones exist.
+    // The first bytes reach the waiting clients before the origin has sent the rest.
     let mut last = clients.pop().unwrap();
     let mut begun = Vec::new();
     while !begun.ends_with(b"first ") {
@@ -201,7 +201,7 @@ fn many_who_ask_at_once_share_one_response_and_who_leaves_does_not_end_it() {
         last.read_exact(&mut byte).unwrap();
         begun.push(byte[0]);
     }
-    // Who asked the origin leaves.
+    // The client whose request went to the origin disconnects.
     drop(clients.remove(0));
     steps.send("second").unwrap();
     let mut rest = String::new();
@@ -252,10 +252,11 @@ fn a_route_has_a_cache_of_its_own_and_a_large_response_passes_it() {
     assert_eq!(origin.asks().len(), 4);
 }
 
-/// One client asks for much, and leaves: the origin and the room of others are not its to fill.
+/// A client that sends many requests and disconnects must not overload the origin or use up the memory of
+/// others.
 #[test]
 fn of_clients_that_leave_few_requests_are_still_answered() {
-    // Before the end of a head, and within a body that may be stored.
+    // The origin stalls within the head, or within a cacheable body.
     for begins in [
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 9\r\n\r\nsome",
@@ -274,7 +275,7 @@ fn leave_many(begins: &'static str) {
         if begins.ends_with("some") {
             client.read_exact(&mut [0; 12]).unwrap();
         }
-        // A client that resets its connection has left for certain.
+        // A reset is an unambiguous disconnect.
         rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
     }
     eventually("all but a few are cancelled", || origin.open() == 64);

@@ -1,4 +1,5 @@
-//! Fields of one client's response that another client must not get, although it waits for the same response or finds a stored one.
+//! Fields of one client's response that must not reach another client, whether it waits for the same response
+//! or finds a stored one.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,10 +11,10 @@ use crate::origin::{Ask, Origin, answer};
 use crate::rig::{Folder, Rig, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Belongs to the client whose request has it in `X-User`.
+/// Prefix of a text that only the client named in `X-User` may receive.
 const SECRET: &str = "SECRET-OF-";
 
-/// A server with a cache. The origin holds back its response to a request with `X-Hold`.
+/// A server with a cache. The origin delays its response to a request with `X-Hold`.
 struct SharedCache {
     rig: Rig,
     origin: Origin,
@@ -21,7 +22,7 @@ struct SharedCache {
     release: Sender<()>,
 }
 
-/// The user of a request, as the text that only this user may read.
+/// The secret of the request's user.
 fn secret(ask: &Ask) -> String {
     format!("{SECRET}{}", ask.field("X-User").join(""))
 }
@@ -37,7 +38,7 @@ impl SharedCache {
             }
             respond(ask)
         });
-        // One core serves all: what was sent before a request that has been answered was read before.
+        // With a single thread, earlier requests have been read once a later one is answered.
         let route = format!(
             "threads = 1\nearly_hints = \"all\"\nerror_pages = {{ \"4xx\" = \"error.html\", \"5xx\" = \"error.html\" }}\n[[route]]\npath = \"/ready\"\nrespond = 204\n[[route]]\nproxy = \"{}\"\ncache = true\n{options}\n",
             origin.url
@@ -47,7 +48,7 @@ impl SharedCache {
         SharedCache { rig: Rig::config(folder, &route), origin, asked, release }
     }
 
-    /// All that two clients get, the first of which asks the origin while the second waits for its response.
+    /// Returns both clients' responses; the second client waits for the first one's response.
     fn both(&self, request: &str, fields: [&str; 2]) -> [String; 2] {
         let mut clients = [self.rig.connect(), self.rig.connect()];
         let send = |client: &mut TcpStream, fields: &str| {
@@ -68,7 +69,7 @@ impl SharedCache {
         })
     }
 
-    /// The same for a target; the first gets its own text where `has_own`, and no other client does, then or later.
+    /// Like `both`, for a target: the first client gets its own text if `has_own`; no other client ever does.
     #[track_caller]
     fn expect_apart(&self, target: &str, has_own: bool) {
         let [one, other] = self.both(&format!("GET {target}"), ["", ""]);
@@ -81,15 +82,15 @@ impl SharedCache {
     }
 }
 
-/// What the target's query states: a value of `Cache-Control`.
+/// The value of `Cache-Control` that the target's query requests.
 fn stated(ask: &Ask) -> String {
     let target = ask.line().split(' ').nth(1).unwrap();
     target.split_once('?').map_or("", |(_, query)| query).replace('+', " ").replace("%22", "\"")
 }
 
-/// Stale when it arrives, and kept.
+/// Fields of a response that is stale on arrival but stored.
 const STALE: &str = "ETag: \"v1\"\r\nAge: 20\r\nCache-Control: max-age=10, stale-if-error=60\r\n";
-/// Values of `Cache-Control` whose response is not for all, or not all of it.
+/// Values of `Cache-Control` that prevent sharing all or part of the response.
 const APART: [&str; 7] = [
     "private",
     "no-store",
@@ -246,15 +247,15 @@ fn a_response_that_is_not_stored_withdraws_the_stale_one_that_it_was_to_renew() 
     {
         let target = format!("/?{stated}");
         cache.rig.ask(&target, "X-First: 1\r\n").expect(200, "whole");
-        // Served while it is validated; then nothing is stored, so each request gets the origin's response.
+        // Served while it is revalidated; after that nothing is stored, and each request goes to the origin.
         assert_eq!(served(&target), "whole", "{stated}");
         eventually(&format!("{stated}: it is withdrawn"), || served(&target) == "new");
     }
-    // Errors that may pass, and parts, say nothing of what is stored.
+    // Temporary errors and partial responses do not invalidate the stored response.
     for stated in ["403+no-store", "429+no-store", "500+no-store", "503+private", "206+no-store"] {
         let target = format!("/?{stated}");
         cache.rig.ask(&target, "X-First: 1\r\n").expect(200, "whole");
-        // The third time the outcome of the second has been taken in.
+        // By the third request, the outcome of the second has been processed.
         eventually(&format!("{stated}: it is asked for"), || {
             assert_eq!(served(&target), "whole", "{stated}");
             asks(&target) >= 3

@@ -1,5 +1,5 @@
 //! The cache behind the real binary.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../delta/mod.rs"]
 mod delta;

@@ -1,4 +1,4 @@
-//! The cache when origins are slow, endless or gone: who asks them, and what clients get.
+//! The cache in front of slow, endless or dead origins: requests to them, and responses to clients.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::rig;
 use crate::rig::{Answer, PATIENCE, Rig, komainu};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Makes everything stale that is stored.
+/// Marks everything stored as stale.
 fn expire(rig: &Rig) {
     let mut command = komainu();
     command.args(["cache", "purge", "--soft", "--all", "--pid", &rig.child.id().to_string()]);
@@ -18,7 +18,7 @@ fn expire(rig: &Rig) {
     assert!(done.status.success(), "{}", rig::text(&done.stderr));
 }
 
-/// Files that this process may have open, and what it starts.
+/// Raises the limit of open files of this process and its children to `count`.
 fn allow_files(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < count) {
@@ -26,7 +26,8 @@ fn allow_files(count: u64) {
     }
 }
 
-/// An origin that accepts one connection at a time and hands it over once its request has come.
+/// Starts an origin that accepts one connection at a time and hands it over once the request has been
+/// received.
 fn by_hand() -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -75,7 +76,7 @@ fn a_thousand_clients_of_one_slow_object_are_one_request() {
     let mut origin = comes.recv_timeout(PATIENCE).unwrap();
     let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 12\r\n\r\nfirst ";
     origin.write_all(head.as_bytes()).unwrap();
-    // All have joined once all have the first bytes.
+    // A client that has received the first bytes has joined the response.
     clients.iter_mut().for_each(|client| read_until(client, b"first "));
     origin.write_all(b"second").unwrap();
     for client in &mut clients {
@@ -105,7 +106,7 @@ fn a_client_that_reads_nothing_does_not_hold_the_others() {
     let mut piece = vec![0; 65536];
     for _ in 0..BYTES / 65536 {
         origin.write_all(&chunk).unwrap();
-        // The fast one has each chunk before the next exists.
+        // The fast client receives each chunk before the origin sends the next one.
         let mut left = 65536;
         while left > 0 {
             let len = fast.read(&mut piece).unwrap();
@@ -117,27 +118,27 @@ fn a_client_that_reads_nothing_does_not_hold_the_others() {
     let mut rest = Vec::new();
     fast.read_to_end(&mut rest).unwrap();
     assert!(rest.ends_with(b"0\r\n\r\n"), "{rest:?}");
-    // It may end by a reset.
+    // The connection may be reset.
     let part = rig::read_to_close(slow);
     assert!(part.len() < BYTES && !part.ends_with(b"0\r\n\r\n"), "{}", part.len());
-    // From now on each asks for itself, on a connection of its own.
+    // The response is known to be too large to store: each client gets an origin connection of its own.
     drop(origin);
     let mut again: Vec<TcpStream> = (0..2).map(|_| rig.connect()).collect();
     again.iter_mut().for_each(|client| client.write_all(GET).unwrap());
     let _both = [(); 2].map(|()| comes.recv_timeout(PATIENCE).unwrap());
 }
 
-/// What the origin does.
+/// Behavior of the origin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Origins {
     Alive,
-    /// It closes without a response.
+    /// Closes the connection without a response.
     Dead,
-    /// It answers 503.
+    /// Answers 503.
     Failing,
 }
 
-/// An origin whose responses have the `Cache-Control` that their query says.
+/// Starts an origin whose responses have the `Cache-Control` given in the query.
 fn mortal() -> (Origin, Arc<Mutex<Origins>>) {
     let mode = Arc::new(Mutex::new(Origins::Alive));
     let theirs = mode.clone();
@@ -196,7 +197,7 @@ fn what_clients_get_when_the_origin_dies() {
     }
     *mode.lock().unwrap() = Origins::Dead;
     rig.get("/never?max-age=60").expect_status(502);
-    // It comes back.
+    // The origin recovers.
     *mode.lock().unwrap() = Origins::Alive;
     for (target, ..) in cases {
         rig.get(target).expect(200, "old");
@@ -227,7 +228,7 @@ fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it(
     let client = send("/");
     comes.recv_timeout(PATIENCE).unwrap().write_all(whole("old").as_bytes()).unwrap();
     read(client).expect(200, "old");
-    // Many wait while it is validated; the origin dies in the middle of its response.
+    // Many clients wait for the revalidation; the origin dies in the middle of its response.
     expire(&rig);
     let mut clients: Vec<TcpStream> = (0..20).map(|_| send("/")).collect();
     let mut origin = comes.recv_timeout(PATIENCE).unwrap();
@@ -236,12 +237,12 @@ fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it(
     clients.iter_mut().for_each(|client| read_until(client, b"new content"));
     drop(origin);
     for mut client in clients {
-        // Closed, or reset: it is not whole.
+        // Closed or reset, because the response is incomplete.
         let rest = rig::read_to_close(&mut client);
         assert_eq!(rest, b"");
     }
     assert!(comes.try_recv().is_err(), "the origin was asked once");
-    // Dead from now on: every connection is closed once its request has come. What was stored before is there still.
+    // The origin closes every connection after the request. The earlier response is still stored.
     drop(comes);
     let stale = read(send("/"));
     stale.expect(200, "old");

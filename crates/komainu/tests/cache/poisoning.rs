@@ -1,27 +1,29 @@
-//! Known attacks on shared caches, as data: what each leaves in the cache. One server and one origin for all of them; the origin
-//! says that everything is for all, and its responses hold all that it was sent, so that nothing goes unnoticed.
+//! Known attacks on shared caches, as data, with the expected content of the cache after each. All use one
+//! server and one origin, which marks everything as cacheable and echoes the whole request, so that no
+//! injected input goes unnoticed.
 
 use crate::origin::{Origin, answer};
 use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, curl, komainu};
 
-/// What is stored after an attack.
+/// Content of the cache after an attack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
-    /// Nothing: the request passes the cache.
+    /// Nothing is stored: the request bypasses the cache.
     Nothing,
-    /// A response without what the attacker sent: the origin did not get it.
+    /// A response without the attacker's input, which did not reach the origin.
     Clean,
-    /// A response under a key that holds what the attacker sent.
+    /// A response under a key that contains the attacker's input.
     Apart,
-    /// Nothing: this server refuses the request.
+    /// Nothing is stored: this server refuses the request.
     Refused,
 }
 use Left::{Apart, Clean, Nothing, Refused};
 
-/// Fields that a client adds to `GET PATH`, and what is stored then. `evil` is what no other client may get.
+/// Fields that a client adds to `GET PATH`, and the expected content of the cache. No other client may
+/// receive `evil`.
 const FIELDS: &[(&str, Left)] = &[
-    // Fields that replace host, scheme or client: they reach no origin in requests that may be stored.
+    // Fields that override host, scheme or client are not forwarded in cacheable requests.
     ("X-Forwarded-Host: evil", Clean),
     ("X-Forwarded-Host: a\r\nX-Forwarded-Host: evil", Clean),
     ("X-Forwarded-Proto: evil", Clean),
@@ -37,7 +39,7 @@ const FIELDS: &[(&str, Left)] = &[
     ("X-Host: evil", Nothing),
     ("X-Original-Host: evil", Nothing),
     ("X-HTTP-Host-Override: evil", Nothing),
-    // Fields that replace the URL or the method.
+    // Fields that override the URL or the method.
     ("X-Original-URL: /evil", Nothing),
     ("X-Rewrite-URL: /evil", Nothing),
     ("X-HTTP-Method-Override: evil", Nothing),
@@ -49,9 +51,10 @@ const FIELDS: &[(&str, Left)] = &[
     ("X-Override-URL: /evil", Nothing),
     ("X-Middleware-Prefetch: evil", Nothing),
     ("X-Invoke-Status: evil", Nothing),
-    // A GET with content, which some applications read as parameters.
+    // A GET with content, which some applications parse as parameters.
     ("Content-Length: 6\r\n\r\nq=evil", Nothing),
-    // Fields of the connection: those that `Connection` names do not reach the origin, though a variant may hold them.
+    // Connection-specific fields: fields named by `Connection` do not reach the origin, though a variant may
+    // contain them.
     ("Connection: Cookie\r\nCookie: a=evil", Nothing),
     ("Connection: X-Tenant\r\nX-Tenant: evil", Nothing),
     ("Connection: keep-alive, X-Forwarded-Host\r\nX-Forwarded-Host: evil", Nothing),
@@ -60,14 +63,14 @@ const FIELDS: &[(&str, Left)] = &[
     ("Keep-Alive: evil", Clean),
     ("Proxy-Connection: evil", Clean),
     ("Expect: 100-continue", Clean),
-    // Conditions and ranges are answered here, and codings are those that all know.
+    // Conditions and ranges are evaluated here, and only known content codings are negotiated.
     ("Range: bytes=0-3", Clean),
     ("Range: bytes=5-\r\nIf-Range: \"evil\"", Clean),
     ("If-None-Match: \"evil\"", Clean),
     ("If-Match: *", Clean),
     ("If-Unmodified-Since: Wed, 01 Jan 2020 00:00:00 GMT", Clean),
     ("Accept-Encoding: evil, gzip", Clean),
-    // The host decides the key, and one that the key would change passes.
+    // The host is part of the key; a host that the key would normalize bypasses the cache.
     ("Host: evil.test", Apart),
     ("Host: localhost.evil.test:1", Apart),
     ("Host: localhost:80", Nothing),
@@ -76,31 +79,32 @@ const FIELDS: &[(&str, Left)] = &[
     ("Host: localhost@evil", Refused),
     ("Host: localhost, evil", Refused),
     ("Host: localhost\r\nHost: evil", Refused),
-    // What parsers read in two ways is refused.
+    // Ambiguous syntax is refused.
     ("X-A : evil", Refused),
     ("X-A: \u{7}evil", Refused),
     ("X-A: a\nX-B: evil", Refused),
     (" X-A: evil", Refused),
     ("X-A: a\r\n X-B: evil", Refused),
     ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nevil", Refused),
-    // `Vary` of the response decides: the origin varies by `X-Varied`, and says nothing of `Origin`, which it allows.
+    // The origin's `Vary` decides: it varies by `X-Varied`, but not by `Origin`, which it echoes as allowed.
     ("Origin: https://evil.test", Apart),
     ("X-Varied: evil", Apart),
     ("X-Varied: \tevil", Apart),
-    // Who asks for nothing to be stored gets that.
+    // Requests that forbid storing bypass the cache.
     ("Cache-Control: no-store\r\nX-A: evil", Nothing),
     ("Authorization: evil", Nothing),
 ];
 
-/// Targets below `/t`, what the origin must not have been asked for another client by, and what is stored.
+/// Targets below `/t`, a target that the origin must not receive on behalf of another client, and the
+/// expected content of the cache.
 const TARGETS: &[(&str, &str, Left)] = &[
-    // The whole query is in the key.
+    // The key contains the whole query.
     ("?a=evil", "", Apart),
     ("?a=1;a=evil", "?a=1", Apart),
     ("?a=1&a=evil", "?a=1", Apart),
     ("?a=1&utm_content=evil", "?a=1", Apart),
     ("?evil", "?", Apart),
-    // The path is decoded once, for the key and for the origin.
+    // The path is decoded once, for both the key and the origin.
     ("/evi%6c/evil", "", Apart),
     ("/evil/..", "/", Clean),
     ("/evil/%2e%2e/x", "/x", Clean),
@@ -121,7 +125,7 @@ const TARGETS: &[(&str, &str, Left)] = &[
     ("/x evil", "/x", Refused),
 ];
 
-/// The same where a rule leaves `utm_*` out of the key: what it leaves out the origin does not get.
+/// Targets under a rule that leaves `utm_*` out of the key: those parameters are not forwarded to the origin.
 const CLOAKED: &[(&str, &str, Left)] = &[
     ("?utm_content=evil", "", Clean),
     ("?a=1&utm_content=evil", "?a=1", Clean),
@@ -137,8 +141,8 @@ const CLOAKED: &[(&str, &str, Left)] = &[
     ("?a=1&UTM_content=evil", "?a=1", Apart),
 ];
 
-/// Paths of pages that an origin answers like `/account`, and that look like files: what a rule stores of them for a client with
-/// a session must not be had by others (web cache deception).
+/// Paths that an origin treats like `/account` but that look like files: a response stored for a client with
+/// a session must not reach other clients (web cache deception).
 const DECEIVING: &[&str] = &[
     "/account/x.css",
     "/account.css",
@@ -169,7 +173,7 @@ fn reflecting() -> Origin {
             line if line.contains("/account") || line.contains("/x.css") => {
                 answer("200 OK", "Content-Type: text/css\r\n", &body)
             }
-            // What servers answer to heads that are beyond their limits.
+            // Typical response of servers to an oversized head.
             _ if oversized => answer("400 Bad Request", "", "too large"),
             _ => {
                 let allowed =
@@ -195,7 +199,7 @@ fn rig(origin: &Origin) -> Rig {
     )
 }
 
-/// Sends an attack twice, then asks like any other client; `victim` is what that asks for.
+/// Sends an attack twice, then requests `victim` like any other client.
 fn attack(
     rig: &Rig,
     origin: &Origin,
@@ -250,11 +254,11 @@ fn no_known_attack_leaves_anything_for_others() {
             faults.extend(attack(&rig, &origin, &target, &get(&target, ""), &victim, *left).err());
         }
     }
-    // A target with a host of its own, whatever `Host` says.
+    // A target in absolute form overrides `Host`.
     let absolute = get("http://evil.test/abs", "");
     faults.extend(attack(&rig, &origin, "absolute", &absolute, "/abs", Apart).err());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    // A head that is too large for the origin (CPDoS): its refusal is for the attacker alone.
+    // The origin refuses an oversized head (CPDoS); the refusal must reach only the attacker.
     for n in [3000, 6000] {
         let path = format!("/large{n}");
         rig.ask(&path, &format!("X-Large: {}\r\n", "x".repeat(n)));
@@ -263,7 +267,7 @@ fn no_known_attack_leaves_anything_for_others() {
     }
 }
 
-/// The fields that the documentation lists, with what becomes of a request that has one.
+/// Fields listed in the documentation, with the expected result for a request that contains one.
 fn documented() -> Vec<(String, Left)> {
     let text = include_str!("../../../../docs/cache.md");
     let (_, section) = text.split_once("### Fields that no key holds").unwrap();
@@ -282,7 +286,7 @@ fn documented() -> Vec<(String, Left)> {
 #[test]
 fn every_field_of_the_documented_list_is_harmless_in_every_spelling() {
     let origin = reflecting();
-    // One that lets every name pass.
+    // A proxy that forwards field names with underscores.
     let rig = Rig::config(
         Folder::new(),
         &format!("[[route]]\nproxy = {{ to = \"{}\", underscores = true }}\ncache = true\n", origin.url),
@@ -300,7 +304,7 @@ fn every_field_of_the_documented_list_is_harmless_in_every_spelling() {
                 "Forwarded" | "FORWARDED" => "host=evil",
                 _ => "/evil",
             };
-            // Of a name that is known with hyphens the other spelling is never passed on.
+            // The underscore spelling of a known field is never forwarded.
             let is_known = matches!(name.as_str(), "Accept_Encoding" | "X_Real_IP");
             let path = format!("/d{index}/{spelling}");
             let left = if is_known { Clean } else { *left };
@@ -325,7 +329,7 @@ fn pages_that_look_like_files_stay_private() {
             }
         }
     }
-    // The rules do store what is asked for without a session.
+    // The rules do store responses to requests without a session.
     for path in ["/files/plain/x.css", "/stripped/plain/x.css"] {
         rig.get(path).expect_status(200);
         rig.get(path).expect_status(200).expect_field("Age", "0");

@@ -1,4 +1,4 @@
-//! Rules of the cache, and the configurations that stand in docs/cache.md in the place of those of Varnish and nginx.
+//! Cache rules, and the configurations in docs/cache.md that replace those of Varnish and nginx.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::origin::{Ask, Origin, answer};
 use crate::rig;
 use crate::rig::{Answer, Folder, Rig, as_we_are, curl, eventually, komainu, read_answer};
 
-/// What an origin answers: by the last segment of the path, and by how often it was asked for that.
+/// Starts an origin whose response depends on the last path segment and on how often it was requested.
 fn by_path() -> Origin {
     let counts: Mutex<HashMap<String, usize>> = Mutex::default();
     Origin::start(move |ask| {
@@ -42,7 +42,7 @@ fn by_path() -> Origin {
             "tagged" if !ask.field("If-None-Match").is_empty() => {
                 "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()
             }
-            // Stale when it arrives.
+            // Stale on arrival.
             "tagged" => answer("200 OK", "Cache-Control: max-age=10\r\nAge: 20\r\nETag: \"a\"\r\n", &body),
             "stale" | "dies" | "fails" if asked == 1 => {
                 answer("200 OK", "Cache-Control: max-age=10\r\nAge: 20\r\nETag: \"a\"\r\n", &body)
@@ -60,7 +60,7 @@ fn by_path() -> Origin {
     })
 }
 
-/// One host of the server, with its configuration.
+/// A virtual host of the server, with its configuration.
 struct Host<'t> {
     rig: &'t Rig,
     origin: &'t Origin,
@@ -77,12 +77,12 @@ impl Host<'_> {
         self.ask(path, "")
     }
 
-    /// What the origin was asked for this host.
+    /// Requests that the origin received for this host.
     fn asks(&self) -> Vec<Ask> {
         self.origin.asks().into_iter().filter(|ask| ask.field("Host") == [&self.name[..]]).collect()
     }
 
-    /// Whether a second request is answered by the response to the first, in the same way for these fields.
+    /// Whether the response to the first request also answers the second, and vice versa.
     fn shares(&self, (path, fields): (&str, &str), (other_path, others): (&str, &str)) -> bool {
         self.ask(path, fields);
         let before = self.asks().len();
@@ -95,14 +95,14 @@ impl Host<'_> {
     }
 }
 
-/// What a row of the tables of docs/cache.md promises.
+/// Check of one row of the tables of docs/cache.md.
 type Check = fn(&Host<'_>);
 
 const PHONE: &str = "User-Agent: Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) Mobile/15E148\r\n";
 const OTHER_PHONE: &str = "User-Agent: Mozilla/5.0 (Linux; Android 14) Chrome/120 Mobile Safari/537.36\r\n";
 const DESKTOP: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n";
 
-/// By what the first column of a row says.
+/// Checks by the first column of the row.
 const CHECKS: &[(&str, Check)] = &[
     ("`set beresp.ttl = 1h;` for assets", |host| {
         assert!(host.stores("/assets/plain", "") && !host.stores("/plain", ""));
@@ -265,7 +265,7 @@ const CHECKS: &[(&str, Check)] = &[
     }),
 ];
 
-/// First column and configuration of the rows that have one.
+/// First column and configuration of the rows that have a configuration.
 fn rows() -> Vec<(String, String)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cache.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -323,7 +323,7 @@ fn check_warns_of_what_rules_share() {
     ] {
         assert!(output.status.success() && text.contains(wanted), "{text}");
     }
-    // Cookies removed from what is for everybody are no reason to share all the rest.
+    // Stripping cookies from responses to everybody does not make other responses shareable.
     for rules in [
         "{ ttl = \"1h\", strip_cookies = true }",
         "{ path = \"/a/*\", strip_cookies = true }, { ttl = \"1h\" }",
@@ -352,7 +352,7 @@ fn routes_that_share_a_url_share_no_response() {
     assert_eq!((origin.asks().len(), other.asks().len()), (1, 1));
     assert!(rig.ask("/max", "X-Beta: 2\r\n").field("Age").is_some());
     assert!(rig.get("/max").field("Age").is_some());
-    // A change of the URL removes the responses of all of them.
+    // An unsafe request invalidates the responses of all variants.
     rig.send("POST /max HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .expect_status(200);
     rig.get("/max").expect_no_field("Age");
@@ -409,13 +409,13 @@ fn an_origin_says_which_queries_are_alike() {
     command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--cache", &origin.url]);
     let rig = Rig::start(command, Folder::new());
     rig.get("/alike?b=1&a=2&utm=x").expect(200, "1 GET /alike?b=1&a=2&utm=x HTTP/1.1");
-    // The first under the form that is known now, and from then on all.
+    // The first response announced the normalization, so this one is stored under the normalized key.
     rig.get("/alike?a=2&b=1&utm=y").expect(200, "2 GET /alike?a=2&b=1&utm=y HTTP/1.1");
     for query in ["a=2&b=1", "b=1&a=2", "b=1&utm=z&a=2&utm"] {
         rig.get(&format!("/alike?{query}")).expect(200, "2 GET /alike?a=2&b=1&utm=y HTTP/1.1");
     }
     rig.get("/alike?a=3&b=1").expect(200, "3 GET /alike?a=3&b=1 HTTP/1.1");
-    // What changes one of them changes all.
+    // An unsafe request to one spelling invalidates all of them.
     rig.send("POST /alike?b=1&a=2&utm=q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .expect_status(200);
     assert!(rig.get("/alike?a=2&b=1").text().starts_with('5'));
@@ -457,7 +457,7 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
         let hint = read_answer(client);
         assert_eq!((hint.status(), hint.field("Link")), (103, Some("</a.css>; rel=preload")));
     }
-    // One that comes later gets it too, as long as there is no response.
+    // A client that joins before the final response also gets the 103.
     clients[2].write_all(GET).unwrap();
     assert_eq!(read_answer(&mut clients[2]).status(), 103);
     steps
@@ -468,7 +468,7 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
     }
     eventually("it is stored", || rig.get("/hints").field("Age").is_some());
     rig.get("/hints").expect(200, "whole!").expect_no_field("Link");
-    // What may be one client's own is for the client alone that asked.
+    // Hints of a possibly private response reach only the client that requested it.
     let personal = "GET /mine HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nCookie: a=b\r\n\r\n";
     let mut clients: Vec<_> = (0..2).map(|_| rig.connect()).collect();
     clients[0].write_all(personal.as_bytes()).unwrap();

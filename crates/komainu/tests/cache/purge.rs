@@ -1,4 +1,4 @@
-//! Purges of the cache: by `komainu cache`, by the method PURGE, by groups; and what the cache says about itself.
+//! Purging the cache: by `komainu cache`, by the PURGE method, and by groups; and the cache's statistics.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use crate::rig;
 use crate::rig::{Answer, Folder, Rig, eventually, komainu, listen, read_answer, text};
 use serde_json::Value;
 
-/// What `komainu cache` prints, and whether it has succeeded.
+/// Runs `komainu cache`; returns whether it succeeded, and its output.
 fn cache(rig: &Rig, arguments: &[&str]) -> (bool, String) {
     let mut command = komainu();
     command.arg("cache").args(arguments).args(["--pid", &rig.child.id().to_string()]);
@@ -26,7 +26,8 @@ fn says(rig: &Rig, arguments: &[&str], parts: &[&str]) {
     }
 }
 
-/// Counts its responses; a path such as `/news?tags=a+b` has these tags, one such as `/news?group=a` is in that group.
+/// Starts an origin that numbers its responses; `/news?tags=a+b` has these tags, `/news?group=a` is in that
+/// group.
 fn origin() -> Origin {
     let count = AtomicUsize::new(0);
     Origin::start(move |ask: &Ask| {
@@ -46,7 +47,7 @@ fn origin() -> Origin {
     })
 }
 
-/// The URL of a path as clients of the rig ask for it.
+/// The URL of a path as the rig's clients request it.
 fn url(rig: &Rig, path: &str) -> String {
     format!("{}://localhost{path}", rig.scheme())
 }
@@ -74,7 +75,7 @@ fn the_command_purges_and_says_how_much() {
     says(&rig, &["purge", "--all"], &["purged: 4 responses ("]);
     says(&rig, &["purge", "--all"], &["purged: 0 responses ("]);
     fill(&all);
-    // Stale, and there: the origin is asked whether it is still valid.
+    // A stale response is kept and revalidated at the origin.
     says(&rig, &["purge", "--soft", "//localhost/a"], &["made stale: 1 response ("]);
     let again = rig.get("/a");
     assert_eq!(origin.last().field("If-None-Match"), ["\"a\""], "{}", again.head);
@@ -210,7 +211,7 @@ fn the_method_purges_for_those_who_may() {
     fill("/near/a");
     let near = purge_as(&rig, "/near/a", "");
     assert!(near.expect_status(200).text().contains("\"objects\":1"));
-    // By tags, of this host alone.
+    // By tags, for this host only.
     fill("/b?tags=t+u");
     rig.send("GET /b?tags=t HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n");
     assert!(with_token("/any", "Surrogate-Key: t\r\n").text().contains("\"objects\":1"));
@@ -219,13 +220,13 @@ fn the_method_purges_for_those_who_may() {
     assert!(is_hit(&other), "{}", other.head);
     with_token("/any", "Surrogate-Key: \r\n").expect_status(400);
     with_token("/any", &format!("xkey: {}\r\n", "t ".repeat(257))).expect_status(400);
-    // Soft: it is still there, and validated.
+    // A soft purge keeps the response and revalidates it.
     fill("/c");
     assert!(with_token("/c", "Soft-Purge: 1\r\n").text().contains("\"objects\":1"));
     rig.get("/c");
     assert_eq!(origin.last().field("If-None-Match"), ["\"a\""]);
     assert!(origin.asks().iter().all(|ask| !ask.line().starts_with("PURGE")), "before {before}");
-    // Without `purge` it is a method as any other.
+    // Without `purge`, PURGE is a method like any other.
     purge_as(&rig, "/open/a", "").expect_status(200);
     assert!(origin.last().line().starts_with("PURGE /open/a "));
 }

@@ -1,4 +1,4 @@
-//! Servers with certificates of openssl's making, and clients of theirs: openssl and curl.
+//! Servers with certificates made by openssl, and their clients: openssl and curl.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::io::Write;
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use crate::rig::{Folder, Rig, as_we_are, curl, komainu, text};
 
-/// Runs a script of openssl commands in the folder.
+/// Runs a script of openssl commands in the directory.
 pub fn openssl(folder: &Folder, script: &str) {
     let made = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", text(&made.stderr));
 }
 
-/// Commands that make an authority, in `ca.pem`, and `NAME.pem` with `NAME.key` signed by it.
+/// Commands that create an authority in `ca.pem`, and for each name `NAME.pem` and `NAME.key`, signed by it.
 fn authority(names: &[(&str, &str)]) -> String {
     let mut script = "exec 2>&1
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority \
@@ -33,17 +33,17 @@ fn authority(names: &[(&str, &str)]) -> String {
     script
 }
 
-/// A folder with certificates and a page for each site.
+/// Creates a directory with certificates and a page for each site.
 pub fn folder(names: &[(&str, &str)]) -> Folder {
     let folder = Folder::new();
     openssl(&folder, &authority(names));
     folder
 }
 
-#[allow(dead_code)] // not every program of tests uses it
+#[allow(dead_code)] // not every test program uses it
 pub const LISTEN: &str = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n";
 
-/// Serves by a configuration with its own `listen`.
+/// Starts a server from a configuration that contains `listen`.
 pub fn start(folder: Folder, text: &str) -> Rig {
     folder.write("komainu.toml", format!("{}{text}", as_we_are()));
     let mut command = komainu();
@@ -55,7 +55,7 @@ pub fn site(name: &str, tls: &str) -> String {
     format!("[[site]]\nhosts = [\"{name}\"]\n{tls}\n[[site.route]]\nrespond = \"this is {name}\"\n")
 }
 
-/// What `openssl s_client` says, given a request on its standard input.
+/// Runs `openssl s_client` with `request` on its standard input and returns its output.
 pub fn s_client(rig: &Rig, arguments: &str, request: &str) -> String {
     let mut client = Command::new("openssl")
         .args(["s_client", "-ign_eof", "-connect", &rig.address.to_string()])
@@ -66,13 +66,13 @@ pub fn s_client(rig: &Rig, arguments: &str, request: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may have been refused, and gone.
+    // The connection may have been refused and the client have exited.
     let _ = client.stdin.take().unwrap().write_all(request.as_bytes());
     let output = client.wait_with_output().unwrap();
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// The body of a page by curl, with these arguments; or what went wrong.
+/// Fetches a page by curl with these arguments; returns its body, or curl's error.
 pub fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Result<String, String> {
     let url = format!("https://{name}:{}/", rig.address.port());
     let resolve = format!("{name}:{}:127.0.0.1", rig.address.port());

@@ -1,4 +1,4 @@
-// A collector of OpenTelemetry for the tests: its own receiver for OTLP and its own exporter that prints what was received.
+// An OpenTelemetry collector for the tests, with the OTLP receiver and the debug exporter, which prints received data.
 package main
 
 import (
@@ -28,7 +28,7 @@ func factories() (otelcol.Factories, error) {
 	}, err
 }
 
-// The file of its configuration is `--config file:PATH`.
+// main runs the collector; `--config file:PATH` names its configuration.
 func main() {
 	settings := otelcol.CollectorSettings{
 		BuildInfo: component.BuildInfo{Command: "collector", Description: "OpenTelemetry Collector", Version: "tests"},

@@ -1,11 +1,11 @@
-//! Two versions of a script, and what a client that has the first makes of the second.
-#![allow(unreachable_pub)] // several programs use it
+//! Two versions of a script, and the decoding of the second with the first as a dictionary.
+#![allow(unreachable_pub)] // several test programs use it
 
 use std::io::Read;
 
 use crate::rig::Answer;
 
-/// A script as a build makes it, and its next version.
+/// A script as produced by a build tool, and its next version.
 pub fn versions() -> (String, String) {
     let mut rng = fastrand::Rng::with_seed(9842);
     let line = |at: usize, rng: &mut fastrand::Rng| {
@@ -22,7 +22,7 @@ fn hash(text: &str) -> [u8; 32] {
     coding::HashedContent::new([text.as_bytes().into()].into()).hash
 }
 
-/// `Available-Dictionary` for this content, and codings.
+/// Fields `Available-Dictionary` for this content and `Accept-Encoding` with these codings.
 pub fn has(text: &str, codings: &str) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut value = String::new();
@@ -34,7 +34,7 @@ pub fn has(text: &str, codings: &str) -> String {
     format!("Available-Dictionary: :{value}=:\r\nAccept-Encoding: {codings}\r\n")
 }
 
-/// What a client that has the dictionary makes of an answer.
+/// Decodes a response as a client with the dictionary does.
 pub fn decoded(answer: &Answer, dictionary: &str) -> String {
     let (mut text, hash) = (String::new(), hash(dictionary));
     match answer.field("Content-Encoding") {

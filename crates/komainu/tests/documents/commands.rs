@@ -1,11 +1,11 @@
-//! Every command of the pages is one that the program takes.
+//! Every command on the pages is accepted by the program.
 
 use std::time::{Duration, Instant};
 
 use crate::pages::{blocks, commands, pages};
 use crate::rig::{komainu, text};
 
-/// What a shell would do with the rest of a line.
+/// Shell syntax that ends the command's own arguments.
 const SHELL: [&str; 6] = [" > ", " 2> ", " | ", " && ", " #", " &"];
 
 /// The words of a command, as a shell splits them.
@@ -34,7 +34,7 @@ fn every_command_is_one_of_the_program() {
         for line in blocks.iter().flat_map(commands).filter_map(|line| line.strip_prefix("komainu ")) {
             let end = SHELL.iter().filter_map(|mark| line.find(mark)).min().unwrap_or(line.len());
             let line = line[..end].trim();
-            // What comes before `--help` is looked at before the help is shown, and nothing is done.
+            // Arguments before `--help` are parsed before the help is shown, and the command is not run.
             let mut command = komainu();
             // Behind `--` it would be one of the arguments of another program.
             let own = line.split(" -- ").next().unwrap_or(line);

@@ -1,4 +1,4 @@
-//! Every configuration of the pages passes `komainu check`, once the files that it names are there.
+//! Every configuration on the pages passes `komainu check` once the files that it names exist.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,14 +10,14 @@ use crate::mmdb::{Record, database};
 use crate::pages::{blocks, file_name, pages};
 use crate::rig::{Folder, text};
 
-/// Pages whose blocks are of another kind: experiments of `komainu lab`.
+/// Pages whose blocks are no server configurations: experiments of `komainu lab`.
 const OTHERS: [&str; 1] = ["lab.md"];
-/// Folders of the machine that configurations name, which stand in the folder of the test.
+/// Absolute directories in configurations, which are replaced by directories in the test's directory.
 const MACHINE: [&str; 5] = ["/srv/", "/etc/", "/var/", "/run/", "/usr/share/"];
-/// How many files one configuration may name.
+/// Maximum number of files created for one configuration.
 const MADE_MAX: usize = 40;
 
-/// Files that pages name: a certificate with its key, a revocation list.
+/// Contents of files that pages name: a certificate with its key, a revocation list.
 pub(crate) struct Files {
     pem: String,
     crl: String,
@@ -40,7 +40,7 @@ impl Files {
         Files { pem: read("both.pem"), crl: read("crl.pem") }
     }
 
-    /// What a file of this name holds.
+    /// Returns the content of a file, chosen by its name.
     fn content(&self, name: &str) -> String {
         let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
         let tsig = "key \"komainu\" { algorithm hmac-sha256; secret \"c2VjcmV0LXNlY3JldC1zZWNyZXQ=\"; };\n";
@@ -54,12 +54,13 @@ impl Files {
             _ if ends(&[".json"]) => "{\"keys\": []}".to_owned(),
             _ if ends(&[".headers"]) => "Authorization: Bearer token\n".to_owned(),
             _ if ends(&[".toml"]) => String::new(),
-            // A secret, of its own for each file.
+            // A secret that differs for each file.
             _ => name.bytes().rev().chain([0; 32]).take(32).map(|byte| format!("{byte:02x}")).collect(),
         }
     }
 
-    /// Folders with certificates, and the folder of temporary files: what cannot be made one file at a time.
+    /// Creates directories of certificates and the directory of temporary files, which a check cannot request
+    /// one file at a time.
     fn put_folders(&self, folder: &Folder) {
         for name in ["fullchain.pem", "privkey.pem"] {
             folder.write(&format!("etc/letsencrypt/live/example.com/{name}"), &self.pem);
@@ -69,7 +70,7 @@ impl Files {
     }
 }
 
-/// The path in a message, after these words and before others.
+/// The path in a message between `before` and `after`.
 fn path_in(message: &str, before: &str, after: &str) -> Option<PathBuf> {
     let (_, rest) = message.split_once(before)?;
     let (path, _) = rest.split_once(after)?;
@@ -77,13 +78,13 @@ fn path_in(message: &str, before: &str, after: &str) -> Option<PathBuf> {
     (path.starts_with('/') && !path.contains('\n')).then(|| PathBuf::from(path))
 }
 
-/// The path in a message after these words, to the end of its line.
+/// The path in a message after these words, up to the end of the line.
 fn line_after<'a>(message: &'a str, words: &str) -> Option<&'a Path> {
     let mut rests = message.split(words).skip(1).filter_map(|rest| rest.lines().next());
     rests.find(|path| path.starts_with('/')).map(Path::new)
 }
 
-/// Makes what a message says is missing; false where it is about something else.
+/// Creates what a message reports as missing; returns false if the message is about something else.
 fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bool {
     let missing = ": No such file or directory";
     let read = |after: &str| path_in(message, "cannot read ", after);
@@ -98,7 +99,7 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
         fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
     };
     if let Some((_, rest)) = message.split_once("there is no `[apps.") {
-        // An example of a route, whose application is that of the page.
+        // The example shows only a route; the application is declared elsewhere on the page.
         let name = rest.split_once(']').unwrap().0;
         config.push_str(&format!("\n[apps.{name}]\npsgi = \"app.psgi\"\n"));
     } else if let Some(path) = path_in(message, "cannot serve ", missing) {
@@ -126,7 +127,7 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
     true
 }
 
-/// Checks a configuration in a folder that gets what it names.
+/// Checks a configuration in a new directory, creating the files that it names.
 pub(crate) fn checked(block: &str, files: &Files) -> Output {
     let folder = Folder::new();
     let place = folder.path().display().to_string();
@@ -137,7 +138,7 @@ pub(crate) fn checked(block: &str, files: &Files) -> Output {
             config = config.replace(&format!("{quote}{of}"), &format!("{quote}{place}{of}"));
         }
     }
-    // An example of a route of a site.
+    // The example shows only a route of a site.
     if config.trim_start().starts_with("[[site.route]]") {
         config.insert_str(0, "[[site]]\n");
     }

@@ -1,4 +1,4 @@
-//! The demo of `make run`: every way to answer that its page offers, and the bench that the page starts.
+//! The demo of `make run`: every response mode that its page offers, and the benchmark that the page starts.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use crate::pages::root;
 use crate::pebble::free_port;
 use crate::rig::{Folder, curl, eventually, installed, text};
 
-/// The demo, which ends with its test.
+/// A running demo, terminated on drop.
 struct Demo {
     child: Child,
     url: String,
@@ -37,7 +37,7 @@ impl Demo {
         format!("{}{path}", self.url)
     }
 
-    /// The status and the body of a measurement that is asked for with this field.
+    /// Requests a measurement with this field and returns the status and the body.
     fn measured(&self, mode: &str, field: &str) -> (String, String) {
         let url = self.at(&format!("/bench/{mode}"));
         let output = text(&curl(&["-X", "POST", "-H", field, "-w", "\n%{http_code}", &url]).stdout);
@@ -66,7 +66,7 @@ fn every_mode_answers_and_is_measured() {
         assert!(script.contains(&format!("\n  {mode}: [")), "the page knows {mode}");
     }
     let page = text(&curl(&[&demo.at("/")]).stdout);
-    // Few machines have a font for them: they are drawn.
+    // Few machines have a font with these characters, so they are drawn.
     let is_kanji = |c: char| ('\u{2e80}'..='\u{9fff}').contains(&c);
     let spoken: usize = page
         .split("aria-label=\"")

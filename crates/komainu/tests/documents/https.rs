@@ -1,4 +1,5 @@
-//! The page "HTTPS": each of its examples is run as it stands there, but for addresses, folders and authorities of the test's own.
+//! The page "HTTPS": each of its examples is run as written, except for addresses, directories and
+//! authorities.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +13,7 @@ use crate::pebble::{Pebble, PebbleOptions, free_port};
 use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, curl, eventually, komainu, text};
 
-/// A part of each example, and the test that runs it. Where a test only checks one, it says why.
+/// A fragment of each example, and the test that runs it or, if the example is only checked, the reason.
 const EXAMPLES: [(&str, &str, &str); 15] = [
     ("sh", "komainu run --listen :8443", "the_command_line"),
     ("sh", "openssl req -x509", "the_command_line"),
@@ -31,7 +32,7 @@ const EXAMPLES: [(&str, &str, &str); 15] = [
     ("text", "no site has this name", "files_of_certificates"),
 ];
 
-/// The blocks of code of the page, each with its language.
+/// The code blocks of the page, each with its language.
 fn blocks() -> Vec<(String, String)> {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/https.md")).unwrap();
     let (mut blocks, mut open) = (Vec::new(), None::<(String, String)>);
@@ -46,7 +47,7 @@ fn blocks() -> Vec<(String, String)> {
     blocks
 }
 
-/// The one example with this part.
+/// Returns the only example that contains `part`.
 fn example(part: &str) -> String {
     let mut found = blocks().into_iter().map(|(_, block)| block).filter(|block| block.contains(part));
     let block = found.next().unwrap_or_else(|| panic!("the page has an example with {part:?}"));
@@ -54,7 +55,7 @@ fn example(part: &str) -> String {
     block
 }
 
-/// A text in which these parts, which it has, are others.
+/// Replaces fragments of a text, each of which must occur in it.
 fn with(mut block: String, others: &[(&str, &str)]) -> String {
     for (part, other) in others {
         assert!(block.contains(part), "{part:?} stands in {block}");
@@ -79,7 +80,7 @@ fn succeeds(folder: &Folder, script: &str) -> String {
     text(&done.stdout)
 }
 
-/// The folder of the server's program before all others.
+/// `PATH` with the directory of the server's program in front.
 fn path_with_komainu() -> std::ffi::OsString {
     let own = Path::new(env!("CARGO_BIN_EXE_komainu")).parent().unwrap().to_owned();
     std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&rig::search_path()))).unwrap()
@@ -92,7 +93,7 @@ fn start(folder: Folder, config: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// The ports of a server's addresses, without TLS and with it.
+/// The server's ports without TLS and with TLS.
 fn ports(rig: &Rig) -> [Option<u16>; 2] {
     let status = hosted::status(rig);
     ["http://", "https://"].map(|scheme| {
@@ -102,7 +103,7 @@ fn ports(rig: &Rig) -> [Option<u16>; 2] {
     })
 }
 
-/// Asks for `https://NAME/` of a server, with these arguments.
+/// Requests `https://NAME/` with these curl arguments.
 fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Output {
     let port = ports(rig)[1].unwrap();
     let resolve = format!("{name}:{port}:127.0.0.1");
@@ -110,7 +111,7 @@ fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Output {
     curl(&[&["--resolve", resolve.as_str(), &url][..], arguments].concat())
 }
 
-/// Commands that make `NAME.pem` and `NAME.key`, signed by `CA.pem`.
+/// Commands that create `NAME.pem` and `NAME.key`, signed by `CA.pem`.
 fn sign(ca: &str, name: &str, extensions: &str) -> String {
     format!(
         "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr
@@ -119,7 +120,7 @@ fn sign(ca: &str, name: &str, extensions: &str) -> String {
     )
 }
 
-/// Commands that make an authority, `CA.pem` and `CA.key`.
+/// Commands that create an authority, `CA.pem` and `CA.key`.
 fn authority(ca: &str) -> String {
     format!(
         "exec 2>&1
@@ -189,13 +190,13 @@ fn files_of_certificates() {
     let moved = text(&moved.stdout);
     assert!(moved.starts_with("HTTP/1.1 308 "), "{moved}");
     assert!(moved.contains(&format!("https://example.com:{https}/a?b\r")), "{moved}");
-    // Why handshakes fail, in the words of the page.
+    // The reasons of failed handshakes are logged in the words of the page.
     fetch(&rig, "old.example.com", &[]);
     for line in example("no site has this name").lines() {
         let words = line.split_once("192.0.2.").unwrap().1.split_once(": ").unwrap().1;
         eventually(words, || rig.reported().contains(words));
     }
-    // What certbot runs once it has written new files.
+    // Certbot runs this after it has written new files.
     succeeds(&rig.folder, &format!("exec 2>&1; {}", sign("ca", "example.com", names)));
     let serial = succeeds(&rig.folder, "openssl x509 -noout -serial -in example.com.pem");
     let hook = format!("exec komainu reload --pid {}", rig.child.id());
@@ -281,7 +282,7 @@ fn certificates_of_clients() {
     assert!(!fetch(&rig, "admin.example.com", &["-k"]).status.success(), "without a certificate");
 }
 
-/// Pebble, and an example that orders from it, with the ports at which it reaches the server.
+/// Starts Pebble and returns it with an example that orders from it, adapted to Pebble's ports.
 fn ordering(folder: &Folder, part: &str) -> Option<(Pebble, String)> {
     let (http, tls) = (free_port(), free_port());
     let options = PebbleOptions { http_port: http, tls_port: tls, ..PebbleOptions::default() };
@@ -316,7 +317,7 @@ fn certificates_by_themselves() {
 fn names_that_nobody_lists() {
     let folder = Folder::new();
     let Some((pebble, config)) = ordering(&folder, "ask = ") else { return };
-    // Both who is asked and who is in front of nobody: one server that says yes to one name.
+    // A single server acts both as the `ask` endpoint, which confirms one name, and as the upstream server.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -342,8 +343,9 @@ fn names_that_nobody_lists() {
     assert_eq!(pebble.issued(), 1, "{}", rig.reported());
 }
 
-/// These name a DNS server and authorities of the internet: they are checked here. crates/control/tests/it/dns_update.rs makes such updates
-/// against BIND, and crates/control/tests/it/acme.rs orders from several directories, with external accounts and profiles.
+/// Only checks these examples, because they name a DNS server and authorities on the internet.
+/// crates/control/tests/it/dns_update.rs makes DNS updates against BIND, and crates/control/tests/it/acme.rs
+/// orders from several directories, with external accounts and profiles.
 #[test]
 fn authorities_elsewhere() {
     let folder = Folder::new();

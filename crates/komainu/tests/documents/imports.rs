@@ -1,10 +1,10 @@
-//! Configurations of other servers on the pages: `komainu import` translates them, and what it writes is valid.
+//! Configurations of other servers on the pages: `komainu import` translates them, and the result is valid.
 
 use crate::configurations::{Files, checked};
 use crate::pages::{Block, blocks, page, pages};
 use crate::rig::{Folder, komainu, text};
 
-/// The server that a block is a configuration of, by the name that the command has for it.
+/// The server whose configuration a block contains, by its name in `komainu import`.
 fn server_of<'a>(page: &str, block: &'a Block) -> Option<&'a str> {
     match block.language.as_str() {
         "nginx" => Some("nginx"),
@@ -13,7 +13,7 @@ fn server_of<'a>(page: &str, block: &'a Block) -> Option<&'a str> {
     }
 }
 
-/// What the command writes for a file with this text.
+/// Returns the command's output for a file with this text.
 fn imported(server: &str, source: &str) -> String {
     let folder = Folder::new();
     folder.write("source.conf", source);

@@ -1,4 +1,4 @@
-//! The page "In front of your app": each of its examples is run as it stands there.
+//! The page "In front of your app": each of its examples is run as written.
 
 use std::fs;
 use std::io::Write;
@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu, read_answer};
 
-/// A block of code of the page.
+/// A code block of the page.
 struct Block {
-    /// The heading that it stands under.
+    /// Heading of the section that contains the block.
     section: String,
     language: String,
     text: String,
@@ -41,13 +41,13 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The name that the first line of a file gives it: `# app.py` or `// server.js`.
+/// The file name in the first line of a file: `# app.py` or `// server.js`.
 fn file_name(text: &str) -> Option<&str> {
     let (mark, name) = text.lines().next()?.split_once(' ')?;
     (matches!(mark, "#" | "//") && name.contains('.') && !name.contains(' ')).then_some(name)
 }
 
-/// A process and what it started, which end with their test.
+/// A process group, killed on drop.
 struct App(Child);
 
 impl Drop for App {
@@ -58,7 +58,7 @@ impl Drop for App {
     }
 }
 
-/// Runs the example of a section, and asks it.
+/// Runs the example of a section and sends a request to it.
 fn example(section: &str, program: &str, greeting: &str) {
     use std::os::unix::process::CommandExt;
     if rig::installed(program).is_none() {
@@ -109,7 +109,7 @@ fn example(section: &str, program: &str, greeting: &str) {
     posted.expect_status(200);
 }
 
-/// The body of a 200 with either framing.
+/// Reads a 200 response with either framing and returns its body.
 fn read_whole(stream: &mut std::net::TcpStream) -> String {
     let answer = read_answer(stream);
     answer.expect_status(200);

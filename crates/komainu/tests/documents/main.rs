@@ -1,5 +1,6 @@
-//! The documents: every configuration, command and message in them is one of the program's, and their examples are run.
-#![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
+//! The documents: every configuration, command and message in them is valid for the program, and their
+//! examples are run.
+#![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs)] // test helpers are test code too
 
 #[path = "../hosted/mod.rs"]
 mod hosted;

@@ -1,11 +1,12 @@
-//! Every message that the pages explain is one of the program's.
+//! Every message that the pages explain exists in the program's source.
 
 use std::fs;
 use std::path::Path;
 
 use crate::pages::{page, root};
 
-/// The source of the program, with literals as they are shown: joined lines, quotes, and `…` for what differs.
+/// Collects the program's source, with string literals as they are printed: joined lines, quotes, and `…` for
+/// placeholders.
 fn source(folder: &Path, out: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -17,14 +18,14 @@ fn source(folder: &Path, out: &mut String) {
     }
 }
 
-/// The text of a source file without the ends of lines within literals.
+/// A source text without the escaped line ends within literals.
 fn joined(text: &str) -> String {
     let mut parts = text.split("\\\n");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |joined, part| joined + part.trim_start()).replace("\\\"", "\"")
 }
 
-/// The code in the first cell of a row.
+/// The code spans in the first cell of a table row.
 fn messages(row: &str) -> Vec<String> {
     let (mut found, mut rest) = (Vec::new(), row);
     while let Some(open) = rest.find(['`', '|']) {

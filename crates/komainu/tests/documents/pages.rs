@@ -1,27 +1,27 @@
-//! The pages, and the blocks of code in them.
+//! The pages and their code blocks.
 
 use std::fs;
 use std::path::Path;
 
-/// A block of code of a page.
+/// A code block of a page.
 pub(crate) struct Block {
-    /// The heading of the second level that it stands under.
+    /// Second-level heading of the section that contains the block.
     pub(crate) section: String,
     pub(crate) language: String,
     pub(crate) text: String,
 }
 
-/// The repository.
+/// Root directory of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// A page, by its name below `docs`.
+/// Text of a page, by its path relative to `docs`.
 pub(crate) fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// The names and texts of all pages, README.md of the repository among them.
+/// Names and texts of all pages, including the repository's README.md.
 pub(crate) fn pages() -> Vec<(String, String)> {
     let mut pages = vec![("../README.md".to_owned(), page("../README.md"))];
     for folder in ["", "tasks", "from"] {
@@ -36,7 +36,7 @@ pub(crate) fn pages() -> Vec<(String, String)> {
     pages
 }
 
-/// The blocks of code of a page, in order.
+/// The code blocks of a page, in order.
 pub(crate) fn blocks(page: &str) -> Vec<Block> {
     let (mut blocks, mut section, mut open) = (Vec::new(), String::new(), None::<Block>);
     for line in page.lines() {
@@ -57,7 +57,8 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The name that the first line of a file gives it: `# app.py`, `/* ok.c */`, `// server.js` or `<?php # index.php`.
+/// The file name in the first line of a file: `# app.py`, `/* ok.c */`, `// server.js` or `<?php #
+/// index.php`.
 pub(crate) fn file_name(text: &str) -> Option<&str> {
     let first = text.lines().next()?;
     let mut words = first.strip_prefix("<?php ").unwrap_or(first).split_whitespace();
@@ -67,7 +68,7 @@ pub(crate) fn file_name(text: &str) -> Option<&str> {
     (matches!(mark, "#" | "//" | "/*") && is_name).then_some(name)
 }
 
-/// The commands of a block, without prompts; lines that are printed by them are left out.
+/// The commands of a block, without prompts and without the output shown.
 pub(crate) fn commands(block: &Block) -> Vec<&str> {
     match block.language.as_str() {
         "sh" => block.text.lines().collect(),

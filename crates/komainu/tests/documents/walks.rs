@@ -1,4 +1,5 @@
-//! Pages whose examples are run as they stand there, one after the other: files are written, commands run, servers started and asked.
+//! Pages whose examples are run as written, one after the other: files are written, commands run, servers
+//! started and requests sent.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +9,13 @@ use crate::hosted::{server, status};
 use crate::pages::{Block, blocks, commands, file_name, page, root};
 use crate::rig::{Folder, Rig, as_we_are, environment, eventually, search_path, text};
 
-/// Where the examples of a page are run.
+/// State of a page's examples while they are run.
 struct Walk {
     folder: Folder,
-    /// The current folder, as `cd` changes it.
+    /// Current directory, as changed by `cd`.
     at: PathBuf,
     server: Option<Rig>,
-    /// How many answers were as the page says.
+    /// Number of responses that matched the page.
     answers: usize,
 }
 
@@ -29,7 +30,7 @@ impl Walk {
             let file = self.at.join(name);
             let mut text =
                 block.text.replace("127.0.0.1:8080", "127.0.0.1:0").replace("127.0.0.1:8443", "127.0.0.1:0");
-            // A user of its own is for a service; the test serves as it is.
+            // A service drops its privileges; the test runs as the current user.
             if name.ends_with(".toml") && !text.contains("\nuser ") {
                 text.insert_str(0, as_we_are());
             }
@@ -40,7 +41,7 @@ impl Walk {
         }
     }
 
-    /// A line: a command, and after `#` what its output has.
+    /// Runs a line: a command and, after `#`, text that its output must contain.
     fn line(&mut self, line: &str) {
         eprintln!("$ {line}");
         let (command, expected) = line.split_once(" #").unwrap_or((line, ""));
@@ -82,13 +83,13 @@ impl Walk {
         self.server = Some(Rig::start(server, Folder::new()));
     }
 
-    /// A command with the addresses that the server really has, and with the server that it is about.
+    /// Inserts the actual addresses of the server into a command, and selects the server by its process id.
     fn addressed(&self, command: &str) -> String {
         let Some(rig) = &self.server else { return command.to_owned() };
         let command = command.replace("127.0.0.1:8080", &rig.address.to_string());
         let is_order =
             ["reload", "status", "cache"].iter().any(|word| command.starts_with(&format!("komainu {word}")));
-        // The order of a page does not take as long as a measurement.
+        // Shortens measurements to keep the test fast.
         let command = command.replace("-d 2s", "-d 500ms");
         if is_order { format!("{command} --pid {}", rig.child.id()) } else { command }
     }
@@ -106,7 +107,7 @@ impl Walk {
                 + &format!(" --resolve {host}:{port}:127.0.0.1");
         }
         let (mut output, root) = (String::new(), "--cacert");
-        // A certificate is made after the start.
+        // The certificate is obtained after the start, so the request is retried.
         let mut answer = || {
             output = self.shell(&command, "");
             output.contains(expected)
@@ -119,7 +120,7 @@ impl Walk {
         output
     }
 
-    /// What a command prints. It succeeds, unless the page says what it prints.
+    /// Runs a command and returns its output. The command must succeed unless the page shows output.
     fn shell(&self, command: &str, expected: &str) -> String {
         let own = Path::new(env!("CARGO_BIN_EXE_komainu")).parent().unwrap().to_owned();
         let path =
@@ -140,7 +141,7 @@ impl Walk {
     }
 }
 
-/// Runs the examples of a page, in one folder; or in one for each section, where they have nothing to do with each other.
+/// Runs the examples of a page in one directory or, unless `is_one`, each section in a directory of its own.
 fn walk(name: &str, is_one: bool, answers: usize) {
     let page = page(name);
     let (mut walk, mut section, mut seen) = (Walk::new(), String::new(), 0);

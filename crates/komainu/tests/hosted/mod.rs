@@ -16,7 +16,7 @@ use crate::rig::{
     Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu, listen, text, tls_arguments,
 };
 
-/// The folder of the languages' modules, built now if need be; `KOMAINU_TEST_WORKERS` names another one, which is complete.
+/// Directory of the language modules, built on first use; `KOMAINU_TEST_WORKERS` names a prebuilt one.
 pub fn modules() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -35,14 +35,14 @@ pub fn modules() -> &'static Path {
     })
 }
 
-/// The binary, which finds the modules.
+/// The server binary, configured to find the modules.
 pub fn server() -> Command {
     let mut command = komainu();
     command.env("KOMAINU_WORKERS", modules());
     command
 }
 
-/// `komainu run` with these arguments, in the folder.
+/// Runs `komainu run` with these arguments in the directory.
 pub fn run(folder: Folder, arguments: &[&str]) -> Rig {
     let mut command = server();
     command.args(["run", "--listen", "127.0.0.1:0"]).args(tls_arguments(&folder)).args(arguments);
@@ -50,7 +50,7 @@ pub fn run(folder: Folder, arguments: &[&str]) -> Rig {
     Rig::start(command, folder)
 }
 
-/// `komainu start` with this configuration; `listen` is added to it.
+/// Runs `komainu start` with this configuration, to which `listen` is added.
 pub fn start(folder: Folder, config: &str) -> Rig {
     folder.write("komainu.toml", format!("{}{}{config}", listen(&folder), as_we_are()));
     let mut command = server();
@@ -58,7 +58,7 @@ pub fn start(folder: Folder, config: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Compiles a native handler to `n.so` in the folder.
+/// Compiles a native handler to `n.so` in the directory.
 pub fn native(folder: &Folder, source: &str) {
     folder.write("n.c", source);
     let include = format!("-I{}/../../workers/include", env!("CARGO_MANIFEST_DIR"));
@@ -71,19 +71,19 @@ pub fn native(folder: &Folder, source: &str) {
     assert!(built.status.success(), "{}", text(&built.stderr));
 }
 
-/// A folder with one file.
+/// Creates a directory with one file.
 pub fn folder(name: &str, content: &str) -> Folder {
     let folder = Folder::new();
     folder.write(name, content);
     folder
 }
 
-/// A configuration that gives everything to one application.
+/// A configuration that routes every request to one application.
 pub fn only(app: &str) -> String {
     format!("[[route]]\napp = \"shop\"\n[apps.shop]\n{app}\n")
 }
 
-/// One process of an application, as `komainu status --json` shows it.
+/// A process of an application, as shown by `komainu status --json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub pid: u32,
@@ -92,7 +92,7 @@ pub struct Seen {
     pub requests: u64,
 }
 
-/// What `komainu status --json` says of a server.
+/// Output of `komainu status --json` for a server.
 pub fn status(rig: &Rig) -> Value {
     let reported =
         komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();
@@ -101,7 +101,7 @@ pub fn status(rig: &Rig) -> Value {
     servers[0].clone()
 }
 
-/// The processes of its first application.
+/// Processes of the first application.
 pub fn processes(rig: &Rig) -> Vec<Seen> {
     let status = status(rig);
     let seen = |process: &Value| Seen {
@@ -113,12 +113,12 @@ pub fn processes(rig: &Rig) -> Vec<Seen> {
     status["apps"][0]["processes"].as_array().unwrap().iter().map(seen).collect()
 }
 
-/// Process ids of the workers that answer.
+/// Process ids of the ready workers.
 pub fn workers(rig: &Rig) -> Vec<u32> {
     processes(rig).iter().filter(|process| process.state == "ready").map(|process| process.pid).collect()
 }
 
-/// Waits until this many workers answer, and returns their ids.
+/// Waits until `count` workers are ready, and returns their process ids.
 pub fn ready(rig: &Rig, count: usize) -> Vec<u32> {
     let mut pids = Vec::new();
     eventually(&format!("{count} workers answer"), || {
@@ -128,23 +128,23 @@ pub fn ready(rig: &Rig, count: usize) -> Vec<u32> {
     pids
 }
 
-/// Waits until the server's log has this.
+/// Waits until the server's log contains `text`.
 pub fn logged(rig: &Rig, text: &str) {
     eventually(&format!("{text:?} stands in the log"), || rig.reported().contains(text));
 }
 
-/// Whether there is such a process (a dead one that nobody has reaped does not count).
+/// Whether the process exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
-/// Sends a signal; false where the process has ended already.
+/// Sends a signal; returns false if the process has exited already.
 pub fn kill(pid: u32, signal: &str) -> bool {
     Command::new("kill").args([signal, &pid.to_string()]).output().unwrap().status.success()
 }
 
-/// A connection that is kept.
+/// A client with a persistent connection.
 pub struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -152,7 +152,7 @@ impl Client {
         Client(BufReader::with_capacity(64 * 1024, connect(address)))
     }
 
-    /// Waits longer than others for each piece of a response.
+    /// Extends the read timeout.
     pub fn wait_longer(&self) {
         self.0.get_ref().set_read_timeout(Some(4 * PATIENCE)).unwrap();
     }
@@ -161,7 +161,7 @@ impl Client {
         self.0.get_mut().write_all(bytes.as_ref()).unwrap();
     }
 
-    /// A GET: the status, and the body.
+    /// Sends a GET request and returns the status and the body.
     pub fn get(&mut self, path: &str) -> (u16, String) {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         self.answer()
@@ -173,7 +173,7 @@ impl Client {
         self.answer()
     }
 
-    /// The next response.
+    /// Reads the next response.
     pub fn answer(&mut self) -> (u16, String) {
         let head = self.head();
         let status = head[9..12].parse().unwrap();
@@ -182,7 +182,7 @@ impl Client {
         (status, text(&body))
     }
 
-    /// The head of the next response.
+    /// Reads the head of the next response.
     pub fn head(&mut self) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -191,7 +191,7 @@ impl Client {
         head
     }
 
-    /// The body that belongs to a head, in pieces.
+    /// Reads the body that follows `head`, piece by piece.
     pub fn body(&mut self, head: &str, mut each: impl FnMut(&[u8])) {
         let field = |name: &str| {
             head.lines().find_map(|line| {
@@ -227,7 +227,7 @@ impl Client {
     }
 }
 
-/// Clients that ask for one path over and over.
+/// Clients that request one path in a loop.
 pub struct Load {
     stop: Arc<AtomicBool>,
     good: Arc<AtomicUsize>,
@@ -255,18 +255,18 @@ impl Load {
         Load { stop, good, threads }
     }
 
-    /// How many good answers there were.
+    /// Number of 200 responses so far.
     pub fn good(&self) -> usize {
         self.good.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many more good answers.
+    /// Waits for `answers` more 200 responses.
     pub fn wait_for_good(&self, answers: usize) {
         let before = self.good();
         eventually("the answers continue", || self.good() >= before + answers);
     }
 
-    /// Ends it; the statuses other than 200.
+    /// Stops the clients and returns the statuses other than 200.
     pub fn finish(self) -> Vec<u16> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()

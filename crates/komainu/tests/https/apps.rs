@@ -1,4 +1,4 @@
-//! What applications see of TLS: the scheme, and the certificates of clients.
+//! TLS as seen by applications: the scheme, and client certificates.
 
 use std::process::Command;
 
@@ -31,7 +31,8 @@ const LANGUAGES: [(&str, &str, &str); 4] = [
     ("asgi", "a.py", "scheme"),
 ];
 
-/// The applications on an address with TLS, and on a Unix socket without. `staff.test` asks for certificates.
+/// Starts the applications on an address with TLS and on a Unix socket without. `staff.test` requests client
+/// certificates.
 fn start() -> Rig {
     let folder = Folder::new();
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
@@ -69,7 +70,7 @@ fn start() -> Rig {
     Rig::start(command, folder)
 }
 
-/// The lines of an application's response; `host` through TLS.
+/// Requests `path`, through TLS if `host` is given, and returns the lines of the response.
 fn ask(rig: &Rig, host: &str, path: &str, arguments: &[&str]) -> Vec<String> {
     let port = rig.address.port();
     let (ca, resolve) = (rig.folder.at("cert.pem"), format!("{host}:{port}:127.0.0.1"));
@@ -86,7 +87,7 @@ fn ask(rig: &Rig, host: &str, path: &str, arguments: &[&str]) -> Vec<String> {
 fn applications_see_https_and_the_certificates_of_clients() {
     let rig = start();
     let plain = rig.folder.at("plain.sock");
-    // A client cannot pose as one with a certificate.
+    // A client cannot forge the fields of a verified certificate.
     let forged = ["-H", "SSL_CLIENT_VERIFY: SUCCESS", "-H", "SSL-Client-Verify: SUCCESS", "-H", "HTTPS: on"];
     let (certificate, key) = (rig.folder.at("alice.pem"), rig.folder.at("alice.key"));
     let alice = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
@@ -98,11 +99,11 @@ fn applications_see_https_and_the_certificates_of_clients() {
     for (name, _, scheme) in LANGUAGES {
         let is_cgi = name != "asgi";
         let environment = |lines: Vec<String>| -> Vec<String> {
-            // The certificate itself, which has many lines, is looked at below.
+            // The multi-line certificate itself is checked below.
             let mut lines = lines;
             if let Some(start) = lines.iter().position(|line| line.starts_with("SSL_CLIENT_CERT=")) {
                 let end = lines.iter().position(|line| line == "-----END CERTIFICATE-----").unwrap();
-                // In Ruby and Python the last line of the text is empty.
+                // In Ruby and Python the text ends with an empty line.
                 let end = if lines.get(end + 1).is_some_and(String::is_empty) { end + 1 } else { end };
                 lines.drain(start..=end);
             }

@@ -1,4 +1,4 @@
-//! Certificates that the server obtains by itself, from Pebble and from the local authority, asked for by curl.
+//! Certificates that the server obtains from Pebble and from the local authority, checked with curl.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use crate::rig::{Folder, Rig, curl, eventually, komainu, text};
 
 const NAME: &str = "a.komainu-test.com";
 
-/// A server and the ports where Pebble looks for it.
+/// Ports of the server, at which Pebble validates names.
 struct Ports {
     http: u16,
     tls: u16,
@@ -25,13 +25,13 @@ impl Ports {
         Ports { http: free_port(), tls: free_port() }
     }
 
-    /// Pebble that reaches the server at these ports; `None` where it is not built.
+    /// Starts Pebble, which validates at these ports; `None` if it is not built.
     fn pebble(&self, folder: &Folder) -> Option<Pebble> {
         let options = PebbleOptions { http_port: self.http, tls_port: self.tls, ..PebbleOptions::default() };
         Pebble::start(&folder.at("pebble"), &options)
     }
 
-    /// A configuration for the name, with more of `[acme]`.
+    /// A configuration for the name, with more settings of `[acme]`.
     fn config(&self, directory: &str, ca: &Path, acme: &str) -> String {
         let Ports { http, tls } = self;
         format!(
@@ -42,7 +42,7 @@ impl Ports {
         )
     }
 
-    /// A request through TLS that trusts `root` alone.
+    /// Sends a request through TLS that trusts only `root`.
     fn get(&self, name: &str, root: &Path) -> Output {
         let resolve = format!("{name}:{}:127.0.0.1", self.tls);
         let url = format!("https://{name}:{}/", self.tls);
@@ -54,11 +54,11 @@ impl Ports {
         output.status.success() && text(&output.stdout) == "fine1"
     }
 
-    /// A request through TLS that looks at the status of the handshake alone.
+    /// Whether the TLS handshake for this name fails.
     fn is_refused(&self, name: &str) -> bool {
         let resolve = format!("{name}:{}:127.0.0.1", self.tls);
         let output = curl(&["-k", "--resolve", &resolve, &format!("https://{name}:{}/", self.tls)]);
-        // 35: the handshake failed.
+        // curl's CURLE_SSL_CONNECT_ERROR.
         output.status.code() == Some(35)
     }
 }
@@ -70,7 +70,7 @@ fn start(folder: Folder, config: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// `komainu cert …` of a server.
+/// Runs `komainu cert …` for a server.
 fn cert(rig: &Rig, words: &[&str]) -> String {
     let pid = rig.child.id().to_string();
     let output = komainu().arg("cert").args(words).args(["--pid", &pid]).output().unwrap();
@@ -78,7 +78,7 @@ fn cert(rig: &Rig, words: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Ends the server as an operator does, and gives its folder back.
+/// Stops the server with SIGTERM and returns its directory.
 fn stopped(mut rig: Rig) -> Folder {
     rig.signal("-TERM");
     rig.ended();
@@ -90,7 +90,7 @@ fn issuing_root(pebble: &Pebble, folder: &Folder) -> std::path::PathBuf {
     folder.at("root.pem")
 }
 
-/// Every file is the owner's alone.
+/// Asserts that all files are accessible to their owner only.
 fn assert_private(folder: &Path) {
     let metadata = fs::metadata(folder).unwrap();
     assert_eq!(metadata.permissions().mode() & 0o077, 0, "{}", folder.display());
@@ -107,7 +107,7 @@ fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart(
     let config = ports.config(&pebble.directory, &pebble.directory_root(), "challenge = \"http-01\"");
     let rig = start(folder, &config);
     eventually("a certificate", || ports.is_served(NAME, &root));
-    // Requests without TLS are redirected, all but those of the authority.
+    // Requests without TLS are redirected, except those of the ACME challenge.
     let redirected =
         curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", &format!("Host: {NAME}"), &rig.url("/")]);
     assert_eq!(text(&redirected.stdout), "308");
@@ -120,13 +120,13 @@ fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart(
     let first = shown();
     assert!(first.contains(&pebble.directory), "{first}");
     assert_private(&rig.folder.at("state"));
-    // Another one, now.
+    // Renews the certificate immediately.
     cert(&rig, &["renew", NAME]);
     let serial = |text: &str| text.lines().find(|line| line.starts_with("serial")).unwrap().to_owned();
     eventually("another certificate", || serial(&shown()) != serial(&first));
     assert!(ports.is_served(NAME, &root));
     let last = serial(&shown());
-    // Without an authority a restart serves what is stored, from the first connection on.
+    // After a restart without the authority, stored certificates are served from the first connection on.
     let issued = pebble.issued();
     assert_eq!(issued, 2);
     let folder = stopped(rig);
@@ -150,14 +150,14 @@ fn tls_alpn_01_brings_a_certificate() {
     assert!(!pebble.log().contains("http-01 validation"), "{}", rig.reported());
 }
 
-/// A name without a certificate is refused, and nothing waits for the directory.
+/// Names without a certificate are refused at once, without waiting for the directory.
 #[test]
 fn a_directory_that_is_down_delays_nothing() {
     let (folder, ports) = (Folder::new(), Ports::new());
     folder.certify();
     let ca = folder.at("cert.pem");
     let rig = start(folder, &ports.config(&format!("https://127.0.0.1:{}/dir", free_port()), &ca, ""));
-    // The private name has its certificate all the same.
+    // The certificate of the private name is available nevertheless.
     let root = rig.folder.at("state/local/root.crt");
     assert!(ports.is_served("x.localhost", &root), "{}", text(&ports.get("x.localhost", &root).stderr));
     assert!(ports.is_refused(NAME));
@@ -204,7 +204,7 @@ fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
     eventually("the other name", || ports.is_served("y.localhost", &root));
     eventually("the name is gone", || !ports.is_served("x.localhost", &root));
     let folder = stopped(rig);
-    // Its certificates are in the server's memory.
+    // The certificates exist only in the server's memory.
     let state = folder.at("state").display().to_string();
     let said = text(&komainu().args(["cert", "list", "--state", &state]).output().unwrap().stdout);
     assert!(
@@ -217,7 +217,7 @@ fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
     assert!(ports.is_served("x.localhost", &root));
 }
 
-/// Started as root, the server has another user; the state folder is that user's.
+/// A server started as root changes to another user, who owns the state directory.
 #[test]
 fn the_state_folder_belongs_to_the_user_who_serves() {
     if !rig::is_root() {
@@ -281,7 +281,7 @@ fn a_state_folder_is_listed_whatever_is_in_it() {
     for (name, words) in
         [("a.test", "there is no certificate in it"), ("b.test", "UTF-8"), ("c.test", "directory")]
     {
-        // The error stands in the lines below the name.
+        // The error is on the lines below the name.
         let below = said.split_once(&format!("\n{name} ")).unwrap_or_default().1;
         let below = below.split_once(".test ").map_or(below, |(own, _)| own);
         let own = below.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -289,7 +289,7 @@ fn a_state_folder_is_listed_whatever_is_in_it() {
     }
 }
 
-/// No program that updates the system is found, and the home folder is the test's: nothing outside of it changes.
+/// Uses an empty `PATH` and a home directory of its own, so that the system's trust store is not changed.
 #[test]
 fn trust_makes_no_authority() {
     let folder = Folder::new();
@@ -321,7 +321,7 @@ fn a_broken_local_authority_is_named() {
     rig.expect_report("remove the file");
 }
 
-/// Clients bring about certificates below a wildcard, as far as the `ask` URL confirms the names.
+/// Client connections trigger certificates below a wildcard for names that the `ask` URL confirms.
 #[test]
 fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
     let (folder, ports) = (Folder::new(), Ports::new());
@@ -349,10 +349,10 @@ fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
     assert_eq!(pebble.issued(), 1, "{}", rig.reported());
 }
 
-/// One that is older than `komainu cert` does not know the command.
+/// Servers older than `komainu cert` do not know the command.
 #[test]
 fn a_server_that_does_not_know_the_command_is_named() {
-    // A folder in a folder: other tests do not find this server.
+    // A nested directory, so that other tests do not find this server.
     let folder = Folder::new();
     let sockets = folder.at("run");
     fs::create_dir(&sockets).unwrap();
@@ -378,7 +378,7 @@ fn a_server_that_does_not_know_the_command_is_named() {
         !is_listed && said.contains("process 4000000: this server is older than `komainu cert`"),
         "{said}"
     );
-    // Beside another server it is a warning.
+    // With another server present, this is only a warning.
     let mut command = komainu();
     command
         .env("RUNTIME_DIRECTORY", folder.path())

@@ -1,4 +1,4 @@
-//! Certificates of clients that end while their connections and sessions continue.
+//! Client certificates that expire while their connections and sessions continue.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use crate::certified::{GET, LISTEN, folder, s_client, site, start};
 use crate::rig::{Folder, eventually, text};
 
-/// An authority for clients, `staff.pem`; `brief`, whose certificate ends at this time, and `alice`.
+/// Creates a client authority in `staff.pem`, `brief`, whose certificate expires at `end`, and `alice`.
 fn staff(folder: &Folder, end: SystemTime) {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -50,7 +50,7 @@ fn a_session_and_a_connection_end_with_the_certificate_of_the_client() {
             for who in ["brief", "alice"] {
                 let said = ask(version, who, &format!("-sess_out {who}{version}"));
                 assert!(!said.0 && said.1, "{who} {version}: {}", said.2);
-                // The session that a resumed one brings.
+                // The session that is resumed below.
                 let said = ask(version, who, &format!("-sess_in {who}{version} -sess_out {who}{version}"));
                 assert!(said.0 && said.1, "{who} {version}: {}", said.2);
             }

@@ -1,5 +1,5 @@
 //! HTTPS and certificates with the real binary.
-#![allow(clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used, missing_docs)] // test helpers are test code too
 
 #[path = "../certified/mod.rs"]
 mod certified;

@@ -1,11 +1,12 @@
-//! OCSP stapling: the real binary against `openssl ocsp` and `openssl s_client -status`; files of authorities that are wrong.
+//! OCSP stapling: the real binary with `openssl ocsp` and `openssl s_client -status`, and faulty certificate
+//! files.
 
 use std::process::{Command, Stdio};
 
 use crate::responder::{Answer, Responder};
 use crate::rig::{Folder, Rig, as_we_are, eventually, komainu, text};
 
-/// What `openssl s_client -status` shows of a handshake.
+/// OCSP part of the output of `openssl s_client -status`.
 fn status(server: &Rig, name: &str, version: &str) -> String {
     let output = Command::new("openssl")
         .args(["s_client", "-connect", &server.address.to_string(), "-servername", name, "-status", version])
@@ -52,7 +53,7 @@ fn certificates_in_files_are_presented_with_the_responders_response() {
             );
         }
     }
-    // A reload reads the files again, and keeps the responses although the responder answers no more.
+    // A reload rereads the files and keeps the OCSP responses, although the responder fails.
     *responder.answer.lock().unwrap() = Answer::Status(503);
     server.signal("-HUP");
     eventually("the configuration was read again", || {
@@ -78,7 +79,7 @@ fn a_certificate_that_demands_a_response_and_gets_none_is_reported() {
             as_we_are()
         )
     };
-    // A file without the issuer's certificate: nothing can be asked.
+    // Without the issuer's certificate in the file, no OCSP request can be made.
     folder.write("alone.toml", config("must.test.leaf"));
     let checked = komainu().arg("check").arg("-c").arg(folder.at("alone.toml")).output().unwrap();
     let warned = text(&checked.stderr);

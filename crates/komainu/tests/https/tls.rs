@@ -1,4 +1,4 @@
-//! HTTPS: the real binary against openssl and curl.
+//! HTTPS: the real binary tested with openssl and curl.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -88,7 +88,7 @@ fn versions_and_ciphers() {
         ("-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384", "Cipher is TLS_AES_256_GCM_SHA384"),
         ("-tls1_2 -cipher ECDHE-ECDSA-AES256-GCM-SHA384", "Cipher is ECDHE-ECDSA-AES256-GCM-SHA384"),
         ("-tls1_2 -cipher ECDHE-ECDSA-CHACHA20-POLY1305", "Cipher is ECDHE-ECDSA-CHACHA20-POLY1305"),
-        // The server's order counts.
+        // The server's order of preference applies.
         (
             "-tls1_3 -ciphersuites TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256",
             "Cipher is TLS_AES_128_GCM_SHA256",
@@ -113,7 +113,7 @@ fn sessions_resume_after_a_restart_and_on_another_server_that_shares_the_key_fil
     let shared = folder(&[("a.test", "ec")]);
     openssl(&shared, "openssl rand -out ticket.key 48; openssl rand -out other.key 48");
     let with = |keys: &str| format!("{LISTEN}tls.ticket_keys = {keys}\n{}", site("a.test", tls));
-    // The server's folder goes with it, so each has a copy.
+    // Each server removes its directory when it is dropped, so each gets a copy.
     let copy = |from: &Path| {
         let folder = Folder::new();
         openssl(&folder, &format!("cp {}/* .", from.display()));
@@ -122,7 +122,7 @@ fn sessions_resume_after_a_restart_and_on_another_server_that_shares_the_key_fil
     for version in ["-tls1_3", "-tls1_2"] {
         let first = start(copy(shared.path()), &with("\"ticket.key\""));
         let session = shared.at("session");
-        // Tickets of TLS 1.3 come with the response.
+        // TLS 1.3 tickets arrive together with the response.
         let out =
             s_client(&first, &format!("-servername a.test {version} -sess_out {}", session.display()), GET);
         assert!(out.contains("this is a.test") && out.contains("New, TLS"), "{out}");
@@ -145,7 +145,8 @@ fn sessions_resume_after_a_restart_and_on_another_server_that_shares_the_key_fil
     }
 }
 
-/// An authority for clients, `staff.pem`; `alice` and `mallory`, who is revoked by `staff.crl`.
+/// Creates a client authority in `staff.pem`, the clients `alice` and `mallory`, and `staff.crl`, which
+/// revokes `mallory`.
 const STAFF: &str = "exec 2>&1
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
     touch index; echo 01 > crlnumber
@@ -191,13 +192,13 @@ fn clients_show_certificates_where_a_site_demands_them() {
     assert!(mallory.contains("x-client: SUCCESS CN=mallory,O=Staff"), "no list says otherwise: {mallory}");
     let nobody = fetch(&rig, "b.test", &["-i"]).unwrap();
     assert!(nobody.contains("x-client: NONE ||TLSv1.3"), "{nobody}");
-    // A connection that was made for one site does not reach another with other demands.
+    // A connection established for one site is refused (421) for another with different client requirements.
     let request = GET.replace("a.test", "c.test");
     let misdirected = s_client(&rig, "-servername b.test", &request);
     assert!(misdirected.contains("HTTP/1.1 421 "), "{misdirected}");
     let smuggled = s_client(&rig, "-servername c.test", GET);
     assert!(smuggled.contains("HTTP/1.1 421 ") && !smuggled.contains("this is a.test"), "{smuggled}");
-    // Without TLS nobody has shown a certificate, whatever a proxy says and whatever is not redirected.
+    // Without TLS no certificate is verified, whatever a proxy claims.
     let bare = Folder::new();
     for name in ["a.test.pem", "a.test.key", "staff.pem", "staff.crl"] {
         bare.write(name, std::fs::read(rig.folder.at(name)).unwrap());
@@ -337,7 +338,7 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
     openssl(&rig.folder, "cp b.test.key key.pem");
     rig.signal("-HUP");
     eventually("the new one is shown", || shown().contains("CN = b.test"));
-    // Whoever reloads a certificate that clients refuse sees a warning.
+    // Reloading a certificate that clients reject prints a warning.
     let reload = || {
         let output = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -373,7 +374,7 @@ fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
     assert!(without.contains("no site has `tls`") && without.contains("certificate = "), "{without}");
 }
 
-/// What `komainu check` writes to stderr of a configuration that is fine.
+/// Warnings that `komainu check` prints for a valid configuration.
 fn doubts(folder: &Folder, text: &str) -> String {
     folder.write("komainu.toml", format!("{}{text}", as_we_are()));
     let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
@@ -408,7 +409,7 @@ fn check_warns_of_certificates_that_clients_refuse() {
         assert!(said.starts_with("warning: `tls` (the site in line 3): ") && said.contains(words), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
-    // A start says the same, and serves.
+    // A start logs the same warning and serves.
     let rig = start(folder, &format!("{LISTEN}{}", site("a.test", "tls = \"certs\"")));
     eventually("a warning", || {
         rig.reported().contains("warn: `tls` (the site in line 3): no certificate is for a.test")
@@ -431,7 +432,7 @@ fn the_expiry_of_certificates_is_a_figure_for_programs() {
     for one in [&status[0]["certificates"][0], &listed[0]] {
         assert_eq!(one["name"], "a.test");
         assert!(one["file"].as_str().unwrap().ends_with("/a.test.pem"), "{one}");
-        // Two days.
+        // At most two days.
         assert!((86_400..=172_800).contains(&one["expires_in_s"].as_i64().unwrap()), "{one}");
     }
     let shown = ask(&["cert", "show", "a.test"]);
@@ -471,7 +472,7 @@ fn a_request_to_renegotiate_is_refused() {
         .unwrap();
     let mut input = client.stdin.take().unwrap();
     input.write_all(b"R\n").unwrap();
-    // It ends by the server's alert, not by the end of its input.
+    // The client exits because of the server's alert, not because its input ended.
     let output = client.wait_with_output().unwrap();
     drop(input);
     assert!(text(&output.stderr).contains("no renegotiation"), "{}", text(&output.stderr));
@@ -490,7 +491,7 @@ fn a_folder_of_certificates() {
 }
 
 fn hello(rig: &Rig) -> Vec<u8> {
-    // What a client sends first: recorded from a real one.
+    // A ClientHello recorded from a real client.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = Command::new("openssl")
         .args(["s_client", "-servername", "a.test", "-connect", &listener.local_addr().unwrap().to_string()])
@@ -532,7 +533,7 @@ fn mutated_first_messages_stop_no_core() {
             }
         }
         let mut stream = connect(rig.address);
-        // The server may close in the middle.
+        // The server may close the connection in the middle.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         rig::read_to_close(&mut stream);
@@ -562,7 +563,7 @@ fn a_handshake_that_is_silent_or_dripped_ends() {
         }
     });
     for mut stream in [silent, half, answered] {
-        // The last one has had the server's part; then all end.
+        // The last connection has received the server's flight; then all are closed.
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         rig::read_to_close(&mut stream);
     }
@@ -577,7 +578,7 @@ fn a_flood_of_half_open_handshakes_leaves_others_served() {
     let mut flood: Vec<TcpStream> = Vec::new();
     for number in 0..2_000 {
         let mut stream = connect(rig.address);
-        // Some are silent, some begin, some wait for ever with the server's part in their hands.
+        // Some clients send nothing, some half a ClientHello, some stall after the server's flight.
         let len = [0, hello.len() / 2, hello.len()][number % 3];
         let _ = stream.write_all(&hello[..len]);
         flood.push(stream);

@@ -1,8 +1,8 @@
-//! Configurations of nginx, made of its grammar: the same seed makes the same one.
+//! Random nginx configurations generated from its grammar; equal seeds give equal configurations.
 
 use std::fmt::Write;
 
-/// A sequence of numbers that look random (SplitMix64).
+/// A pseudo-random number generator (SplitMix64).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -18,12 +18,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }
 
-    /// Whether something happens that happens so often, of 100 times.
+    /// Returns true with a probability of `percent` in 100.
     fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -33,12 +33,12 @@ impl Dice {
     }
 }
 
-/// A part of a configuration, with files that it includes.
+/// A generated configuration, with the files that it includes.
 #[derive(Default)]
 pub(crate) struct Generated {
-    /// Directives of `http`.
+    /// Directives of the `http` block.
     pub(crate) http: String,
-    /// Names and texts of files.
+    /// Names and contents of the included files.
     pub(crate) files: Vec<(String, String)>,
 }
 
@@ -82,7 +82,7 @@ const REGEXES: [&str; 22] = [
     r"^/(.)\1",
 ];
 
-/// What a location stands in.
+/// Context of a location.
 #[derive(Clone, Copy, PartialEq)]
 enum Around<'p> {
     Server,
@@ -100,7 +100,7 @@ struct Writer {
     files: Vec<(String, String)>,
 }
 
-/// The configuration of a seed.
+/// Generates the configuration of a seed.
 pub(crate) fn generated(seed: u64) -> Generated {
     let mut writer = Writer {
         dice: Dice::new(seed),
@@ -133,7 +133,7 @@ impl Writer {
         self.line("}");
     }
 
-    /// The text of the next answer, which says where it is from.
+    /// Returns a unique response text that identifies its location.
     fn answer(&mut self) -> String {
         self.number += 1;
         format!("s{}n{}", self.seed, self.number)
@@ -222,7 +222,7 @@ impl Writer {
         self.written(around, depth);
     }
 
-    /// A location in a file of its own.
+    /// Writes a location into an included file.
     fn included(&mut self, around: Around<'_>, depth: usize) {
         let outside = std::mem::take(&mut self.out);
         self.written(around, depth);
@@ -268,7 +268,7 @@ impl Writer {
         self.block(&format!("location {operator}{path}"), |w| w.content(Around::Prefix(&path), depth + 1));
     }
 
-    /// What stands in a location. One with `=` is as deep as nothing can be within it.
+    /// Writes the content of a location. A location with `=` has no nested locations.
     fn content(&mut self, around: Around<'_>, depth: usize) {
         self.settings(around);
         if self.dice.chance(5) {
@@ -349,7 +349,7 @@ impl Writer {
         }
     }
 
-    /// Directives that locations inherit.
+    /// Writes directives that nested locations inherit.
     fn settings(&mut self, around: Around<'_>) {
         let is_server = around == Around::Server;
         if self.dice.chance(if is_server { 5 } else { 15 }) {
@@ -422,7 +422,7 @@ impl Writer {
         }
     }
 
-    /// `rewrite`, `if`, `set` and the like.
+    /// Writes `rewrite`, `if`, `set` and similar directives.
     fn executed(&mut self, around: Around<'_>) {
         let is_server = around == Around::Server;
         let count =

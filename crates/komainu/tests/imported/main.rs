@@ -1,8 +1,9 @@
-//! `import nginx` against nginx itself: configurations that are made of nginx's grammar run in nginx and, imported, here. No path that
-//! nginx refuses is answered, and nothing differs that the report does not name.
+//! `import nginx` compared with nginx itself: generated configurations run in nginx and, imported, in
+//! Komainu. Paths that nginx refuses must not be answered, and every difference must be named in the report.
 //!
-//! `KOMAINU_SEEDS=from..to` runs other seeds than those of every run, and `KOMAINU_SEED_TEXT=N` prints the configuration of one.
-#![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)] // helpers of tests are tests too
+//! `KOMAINU_SEEDS=from..to` runs other seeds than the default ones; `KOMAINU_SEED_TEXT=N` prints the
+//! configuration of one seed.
+#![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)] // test helpers are test code too
 
 mod grammar;
 mod refused;
@@ -17,9 +18,9 @@ use grammar::generated;
 use import::scratch::Aspect;
 use verify::Difference;
 
-/// Seeds of every run.
+/// Seeds run by default.
 const SEEDS: std::ops::Range<u64> = 0..1000;
-/// Further ones, each of which has shown a fault.
+/// Further seeds, each of which has revealed a fault.
 const SAMPLES: [u64; 112] = [
     1015, 1079, 1113, 1385, 1439, 1449, 1650, 1761, 1782, 2081, 2150, 2238, 2309, 2503, 2521, 2614, 2713,
     2717, 2720, 2781, 2859, 2889, 3036, 3037, 3082, 3098, 3227, 3474, 3511, 3567, 3578, 3756, 3904, 3966,
@@ -30,11 +31,11 @@ const SAMPLES: [u64; 112] = [
     64843, 68119, 69497, 69872, 74619, 75030, 80012, 81833, 85177, 85907, 86410, 87055, 87516, 88437, 89946,
     98606, 100200, 103135,
 ];
-/// Configurations that one nginx and one Komainu serve.
+/// Number of configurations that one pair of servers serves.
 const BATCH: usize = 15;
-/// Pairs of servers that run beside each other.
+/// Number of pairs of servers that run concurrently.
 const PAIRS: usize = 3;
-/// What is shown of each seed.
+/// Maximum number of differences printed for each seed.
 const SHOWN_MAX: usize = 3;
 
 fn folder(first: u64) -> PathBuf {
@@ -44,7 +45,7 @@ fn folder(first: u64) -> PathBuf {
     path
 }
 
-/// The file of some seeds, and the line at which each begins.
+/// Writes the configuration file of some seeds.
 fn written(folder: &Path, seeds: &[u64]) -> PathBuf {
     let mut text = String::from("events {}\nhttp {\n");
     for seed in seeds {
@@ -60,13 +61,13 @@ fn written(folder: &Path, seeds: &[u64]) -> PathBuf {
     path
 }
 
-/// The seed of a name of a server.
+/// Seed encoded in a server name.
 fn seed_of_name(name: &str) -> Option<u64> {
     let of_label = |label: &str| label.strip_prefix('s')?.split_once('x')?.0.parse().ok();
     name.split(['.', ' ', '\\', '?', ')', '^']).find_map(of_label)
 }
 
-/// The seed of a difference: by the host of its request, or the server that answered.
+/// Seed of a difference, from the host of its request or the server that answered.
 fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
     let by_host = difference.request.host.as_deref().and_then(seed_of_name);
     by_host.or_else(|| {
@@ -76,11 +77,11 @@ fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
     })
 }
 
-/// Whether nginx refuses what is answered here.
+/// Whether a request that nginx refuses is answered here.
 fn is_opened(difference: &Difference) -> bool {
     let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
     let (old, new) = (status(&difference.old), status(&difference.new));
-    // Whoever asks for `//a` gets what is at `/a`.
+    // A request for `//a` is answered as `/a`.
     let of_slashes = ["slashes at the start", "that of the default server of its addresses counts"];
     let is_of_slashes = |named: &String| {
         named.contains("its new path has two slashes")
@@ -88,14 +89,15 @@ fn is_opened(difference: &Difference) -> bool {
     };
     let has_slashes =
         difference.request.target.starts_with("//") || difference.named.as_ref().is_some_and(is_of_slashes);
-    // Where `try_files` asks for `$uri/`, what it ends with answers for a folder without a page, as for all paths without a file.
+    // If `try_files` tries `$uri/`, its fallback also answers for directories without an index page, as for
+    // all paths without a file.
     let lacks_page = old == 403
         && difference.named.as_ref().is_some_and(|named| named.contains("a folder without a page"));
     if has_slashes || lacks_page {
         return false;
     }
-    // A method that files do not answer is for what stands beside them, a body that is too long is not for its path, and nginx has
-    // gone round in circles where it answers 500.
+    // Not counted: 405, because files only reject the method; 413, because it depends on the body; and 500,
+    // which nginx sends after a redirection cycle.
     let is_refused = (old >= 400 && !matches!(old, 405 | 413 | 500)) || old == 0;
     difference.aspect == Aspect::Status && is_refused && (200..300).contains(&new)
 }
@@ -145,7 +147,8 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
     Ok(Outcome { requests: found.requests, failed })
 }
 
-/// The seed whose variable nginx does not know: it is set in a location alone that was left out, as nginx refuses one that is there twice.
+/// Seed whose variable nginx does not know: the only location that sets it was left out as a duplicate, which
+/// nginx rejects.
 fn unknown_variable(error: &str) -> Option<u64> {
     let name = error.split_once("unknown \"v")?.1;
     name.split_once('"')?.0.parse().ok()
@@ -174,7 +177,8 @@ fn generated_configurations_are_answered_as_nginx_does() {
             scope.spawn(|| {
                 loop {
                     let Some(batch) = batches.lock().unwrap().next() else { return };
-                    // Another pair may have taken a port that was free a moment before, and a busy machine answers late.
+                    // Another pair may have taken a port that was free a moment ago, and a busy machine
+                    // answers late.
                     let is_taken = |error: &String| error.contains("Address already in use");
                     let is_late = |outcome: &Outcome| {
                         outcome.failed.values().flatten().any(|one| one.contains("operation would block"))

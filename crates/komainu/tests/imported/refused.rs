@@ -1,4 +1,5 @@
-//! Configurations whose guards are easy to lose in a translation: what nginx refuses is refused here, and what is marked is answered alike.
+//! Configurations whose access restrictions are easily lost in a translation: requests that nginx refuses are
+//! refused here, and marked requests get the same status.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,14 +8,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The cases.
+/// Test cases.
 const CASES: &str = include_str!("refused.txt");
-/// Cases that run beside each other.
+/// Number of cases that run concurrently.
 const RUNNERS: usize = 3;
-/// Longer than a server takes to start, on the slowest machine.
+/// Time limit for the start of a server, generous for slow machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A configuration of nginx, and requests.
+/// An nginx configuration and requests.
 struct RefusedCase {
     name: &'static str,
     servers: &'static str,
@@ -64,7 +65,8 @@ fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), 
     Err(format!("{what} does not listen"))
 }
 
-/// The status of a request, written `METHOD TARGET|Field: value|…`; GET and `Host: h` where they are not there.
+/// Returns the status of a request written as `METHOD TARGET|Field: value|…`; the defaults are GET and `Host:
+/// h`.
 fn status(port: u16, request: &str) -> u16 {
     let mut parts = request.split('|');
     let first = parts.next().unwrap();
@@ -100,7 +102,7 @@ fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
     path
 }
 
-/// What is wrong with the translation of a case.
+/// Returns the faults of the translation of a case.
 fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
     let (old, new) = (free_port(), free_port());
     let nginx = Command::new("/usr/sbin/nginx").arg("-c").arg(written(folder, case, old)).spawn();

@@ -1,4 +1,5 @@
-//! The budget for memory: whatever clients do, the server holds no more than it may, says so, and gives it back.
+//! The memory budget: whatever clients do, the server stays within it, reports that it is exhausted, and
+//! returns the memory.
 
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,10 +12,10 @@ use crate::rig;
 use crate::rig::{Answer, Folder, Rig, as_we_are, connect, curl, eventually, komainu};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-/// The smallest budget that there is.
+/// The smallest budget allowed.
 const BUDGET_MIB: u64 = 16;
-/// What a server may grow by beyond its budget: kept buffers, the allocator's own, tables of connections. Without a budget
-/// each attack here takes several times as much.
+/// Growth allowed beyond the budget: kept buffers, allocator overhead, tables of connections. Without a
+/// budget, each attack here takes several times as much.
 const BEYOND_MIB: u64 = 24;
 
 fn rss_mib(rig: &Rig) -> u64 {
@@ -27,29 +28,29 @@ fn memory_kib(rig: &Rig, kind: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// A client with little room to receive, so that what it does not read stays with the server; it has sent `request` as far
-/// as the server takes it. `None` where newcomers wait.
+/// A client with a small receive buffer, so that unread data stays with the server; it has sent as much of
+/// `request` as the server accepts. `None` if new connections have to wait.
 fn reads_nothing(rig: &Rig, request: &[u8]) -> Option<TcpStream> {
     let socket: OwnedFd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &rig.address).ok()?;
     let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(true).unwrap();
-    // What does not go at once stays unsent.
+    // Bytes that cannot be written at once stay unsent.
     let _ = stream.write(request);
     Some(stream)
 }
 
-/// The status of an ordinary request meanwhile; it waits as long as it takes.
+/// Status of an ordinary request during an attack, without a time limit.
 fn meanwhile(rig: &Rig) -> u16 {
     let mut stream = rig.connect();
     stream.write_all(b"GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-    // Refused, it is closed at once, whatever it sends after that.
+    // A refused connection is closed at once, even while the client sends.
     let bytes = rig::read_to_close(&mut stream);
     Answer::parse(bytes).status()
 }
 
-/// `count` clients send `request` and read nothing.
+/// Opens `count` clients that send `request` and read nothing.
 fn attack(rig: &Rig, count: usize, request: &[u8]) {
     assert_eq!(meanwhile(rig), 200);
     let before = rss_mib(rig);
@@ -108,7 +109,7 @@ fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
 #[test]
 fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
     let folder = www();
-    // Text that gains little, so that much of it waits to be sent.
+    // Text that compresses poorly, so that much of it waits to be sent.
     let mut seed = 1_u32;
     let text = std::iter::repeat_with(|| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -124,10 +125,10 @@ fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
     attack(&rig, 300, b"GET /large.txt HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
 }
 
-/// Streams that a server allows at once.
+/// Concurrent streams that a server allows.
 const STREAMS: u32 = 128;
 
-/// An HTTP/2 client that opens as many streams as it may, with the largest windows or with none.
+/// Opens the maximum number of HTTP/2 streams, with the initial window `window`.
 fn streams_of_http_2(window: u32) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
         let len = (payload.len() as u32).to_be_bytes();
@@ -143,7 +144,7 @@ fn streams_of_http_2(window: u32) -> Vec<u8> {
     bytes
 }
 
-/// A server that speaks HTTP/2 in the clear.
+/// Starts a server that speaks HTTP/2 without TLS.
 fn h2c(folder: Folder, text: &str) -> Rig {
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
     folder.write("komainu.toml", format!("{listen}{}{text}", as_we_are()));
@@ -160,7 +161,7 @@ fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
     }
 }
 
-/// A client whose streams all wait for windows: the server has sent the heads of their responses.
+/// A client whose streams all wait for window updates; the heads of their responses have been received.
 fn with_heads(rig: &Rig) -> TcpStream {
     let mut stream = connect(rig.address);
     stream.write_all(&streams_of_http_2(0)).unwrap();
@@ -171,17 +172,17 @@ fn with_heads(rig: &Rig) -> TcpStream {
         let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
         reader.read_exact(&mut payload).unwrap();
         heads += u32::from(header[3] == 1);
-        // Resets, the end, and content that no window allows.
+        // No DATA (beyond the window), RST_STREAM or GOAWAY frames.
         assert!(![0, 3, 7].contains(&header[3]), "{header:?} {payload:?}");
     }
     drop(reader);
     stream
 }
 
-/// KiB that the server has more for each stream that waits for a window.
+/// Growth of the server in KiB for each stream that waits for a window update.
 fn each_stream_kib(rig: &Rig) -> u64 {
     const CLIENTS: u64 = 20;
-    // What the first connections make is there for all.
+    // Memory allocated for the first connections is reused by all.
     let first: Vec<_> = (0..2).map(|_| with_heads(rig)).collect();
     let before = memory_kib(rig, "RssAnon");
     let clients: Vec<_> = (0..CLIENTS).map(|_| with_heads(rig)).collect();
@@ -204,7 +205,7 @@ fn a_stream_holds_no_more_of_a_cached_object_than_of_a_file() {
     });
     let of_file_kib = each_stream_kib(&files);
     let of_object_kib = each_stream_kib(&cached);
-    // A piece that is read ahead would be 16 KiB at least.
+    // A buffer read ahead would be at least 16 KiB.
     assert!(of_object_kib < of_file_kib + 12, "{of_object_kib} KiB, {of_file_kib} KiB of a file");
     assert_eq!(origin.asks().len(), 1);
     let get = |range: &str| {

@@ -1,5 +1,4 @@
-//! What one client can make the server hold: clients that send a great deal and read nothing, and how much memory the
-//! server has meanwhile and afterwards.
+//! Clients that send large amounts of data and read nothing: the server's memory meanwhile and afterwards.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,11 +8,11 @@ use crate::hosted::{folder, logged, only, start};
 use crate::rig;
 use crate::rig::{Folder, Rig, connect, eventually};
 
-/// More than one client may ever cost: the buffers of a connection, twice over, and what the allocator keeps.
+/// Bound for one client: twice the buffers of a connection, and the allocator's overhead.
 const BOUND_BYTES: u64 = 64 << 20;
-/// What a client sends if it is let.
+/// Bytes that a client sends unless the server stops reading.
 const POURED_BYTES: usize = 256 << 20;
-/// The server that takes nothing for so long has stopped reading.
+/// Time without progress after which the server counts as no longer reading.
 const STUCK: Duration = Duration::from_secs(2);
 
 const SOCKETS: &str = r#"
@@ -39,15 +38,15 @@ fn resident_bytes(rig: &Rig) -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Sends `piece` again and again and reads nothing, until the server closes, takes no more, or has taken a great deal; and
-/// looks at its memory all the while.
+/// Sends `piece` repeatedly without reading until the server closes, stops reading, or has accepted
+/// `POURED_BYTES`. Returns the peak growth of the server's memory.
 fn pour(rig: &Rig, stream: &mut TcpStream, piece: &[u8]) -> u64 {
     let (before, mut most, mut sent) = (resident_bytes(rig), 0, 0);
     stream.set_write_timeout(Some(STUCK)).unwrap();
     while sent < POURED_BYTES {
         match stream.write(piece) {
             Ok(0) => break,
-            // A frame or a request that was cut in the middle is brought to its end.
+            // Completes a frame or request that was cut off.
             Ok(len) if len < piece.len() && stream.write_all(&piece[len..]).is_err() => break,
             Ok(_) => sent += piece.len(),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -59,7 +58,7 @@ fn pour(rig: &Rig, stream: &mut TcpStream, piece: &[u8]) -> u64 {
     most
 }
 
-/// Waits until the memory has come back.
+/// Waits until the memory has been released.
 fn given_back(rig: &Rig, before: u64) {
     eventually("the memory comes back", || resident_bytes(rig) < before + BOUND_BYTES / 2);
 }
@@ -85,7 +84,7 @@ fn open(rig: &Rig, path: &str, fields: &str) -> TcpStream {
     stream
 }
 
-/// A masked frame of up to 125 bytes.
+/// A masked frame with a payload of up to 125 bytes.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first, 0x80 | payload.len() as u8, 1, 2, 3, 4];
     bytes.extend(payload.iter().zip([1, 2, 3, 4].iter().cycle()).map(|(byte, mask)| byte ^ mask));
@@ -114,7 +113,7 @@ fn frames_that_bring_nothing_come_to_an_end() {
         let mut stream = open(&rig, "/", "");
         stream.write_all(&first).unwrap();
         pour(&rig, &mut stream, &each.repeat(10_000));
-        // What the server has not read makes the kernel reset the connection; the close was sent before.
+        // Unread bytes make the kernel reset the connection; the close frame was sent before.
         let answered = rig::read_to_close(&mut stream);
         let close = answered.windows(4).any(|bytes| bytes[0] == 0x88 && bytes[2..] == 1008u16.to_be_bytes());
         assert!(close, "{what}: {answered:?}");
@@ -125,7 +124,7 @@ fn frames_that_bring_nothing_come_to_an_end() {
 fn messages_to_and_from_a_client_that_reads_nothing() {
     let rig = sockets("");
     let before = resident_bytes(&rig);
-    // Its application would send 400 MB.
+    // The application would send 400 MB.
     let mut stream = open(&rig, "/many", "");
     pour(&rig, &mut stream, &frame(0x82, &[b'x'; 125]).repeat(1000));
     let mut stream = open(&rig, "/echo", "");
@@ -134,7 +133,7 @@ fn messages_to_and_from_a_client_that_reads_nothing() {
     given_back(&rig, before);
 }
 
-/// The longest messages there may be, which never become whole.
+/// Messages of the maximum length that are never completed.
 #[test]
 fn memory_of_long_messages_comes_back() {
     let rig = sockets("");
@@ -150,7 +149,7 @@ fn memory_of_long_messages_comes_back() {
     given_back(&rig, before);
 }
 
-/// Heads of a kind, many of them at once, whose answers nobody reads.
+/// Pipelines many requests whose responses are never read.
 fn pipelined(config: &str, files: Folder, request: &str) {
     let rig = start(files, config);
     let before = resident_bytes(&rig);
@@ -192,7 +191,7 @@ fn answers_of_an_application_that_nobody_reads() {
     pipelined(&config, folder("a.py", app), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
 }
 
-/// An upstream server that answers each connection with `first`, and then with `more` without end.
+/// Starts an upstream server that answers each connection with `first`, then repeats `more` endlessly.
 fn endless(first: &'static [u8], more: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -210,7 +209,8 @@ fn endless(first: &'static [u8], more: &'static [u8]) -> u16 {
     port
 }
 
-/// An upstream server that says more than its client takes: interim answers, an answer, what follows an upgrade.
+/// An upstream server that sends more than its client reads: interim responses, a response body, data after
+/// an upgrade.
 #[test]
 fn what_upstream_servers_send_without_end() {
     for (first, more) in [
@@ -240,7 +240,7 @@ fn what_upstream_servers_send_without_end() {
     }
 }
 
-/// So many zeros, as a message of permessage-deflate carries them.
+/// `count` zeros as the payload of a permessage-deflate message.
 fn deflated_zeros(count: usize) -> Vec<u8> {
     let mut codec = flate2::Compress::new(flate2::Compression::best(), false);
     let mut bytes = Vec::with_capacity(count / 500 + 1024);
@@ -250,7 +250,7 @@ fn deflated_zeros(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Zeros that a kilobyte stands for a megabyte of, in messages too long and in such as are just short enough.
+/// Zeros compressed 1000:1, in messages above and just below the size limit.
 #[test]
 fn messages_that_inflate_to_a_great_deal() {
     let rig = sockets("websockets = { message = \"1MiB\" }");
@@ -272,7 +272,8 @@ fn messages_that_inflate_to_a_great_deal() {
     given_back(&rig, before);
 }
 
-/// Many messages at once, each short enough and never whole: what they inflate to is counted as it grows.
+/// Many concurrent messages below the limit that are never completed: their inflated size is counted as it
+/// grows.
 #[test]
 fn messages_that_inflate_hold_no_more_than_the_budget() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
@@ -281,27 +282,28 @@ fn messages_that_inflate_hold_no_more_than_the_budget() {
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     let mut streams: Vec<_> = (0..60).map(|_| open(&rig, "/", offer)).collect();
     let before = resident_bytes(&rig);
-    // 15 MiB of zeros, in a frame that is not the last one.
+    // 15 MiB of zeros, in a frame without FIN.
     let zeros = deflated_zeros(15 << 20);
     let mut bytes = vec![0x42, 0xfe];
     bytes.extend((zeros.len() as u16).to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend(zeros);
-    // The server may have closed the socket for want of memory.
+    // The server may have closed the socket for lack of memory.
     streams.iter_mut().for_each(|stream| _ = stream.write_all(&bytes));
     let mut statuses = Vec::new();
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(100));
         let more = resident_bytes(&rig).saturating_sub(before);
-        // The allocator keeps what buffers have outgrown for a moment. Uncounted, it would be 900 MiB.
+        // The allocator retains outgrown buffers for a moment. If the bytes were not counted, growth would be
+        // 900 MiB.
         assert!(more < (64 << 20) + BOUND_BYTES * 3, "{} MiB more", more >> 20);
         let mut other = connect(rig.address);
         other.write_all(b"GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
-        // Refused, it is closed at once, whatever it sends after that.
+        // A refused connection is closed at once, even while the client sends.
         let answer = rig::read_to_close(&mut other);
         statuses.push(String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect::<String>());
     }
-    // The application answers no request with 500: it only has sockets.
+    // The application handles only WebSockets and answers requests with 500.
     assert!(statuses.iter().all(|status| ["500", "502", "503"].contains(&status.as_str())), "{statuses:?}");
     logged(&rig, "disconnected 1013");
     drop(streams);
@@ -315,7 +317,8 @@ fn status_meanwhile(rig: &Rig) -> String {
     String::from_utf8_lossy(&answer).chars().skip(9).take(3).collect()
 }
 
-/// Messages that never end, a byte now and then, hold what refuses all others: their connections are closed, the heaviest first.
+/// Unfinished messages that grow slowly and exhaust the budget: their connections are closed, the heaviest
+/// first.
 #[test]
 fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
@@ -324,7 +327,7 @@ fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
     let mut streams: Vec<_> = (0..9).map(|_| open(&rig, "/", "")).collect();
     let head = [&[0x82, 0xff][..], &16_000_000u64.to_be_bytes(), &[0; 4]].concat();
     streams.iter_mut().for_each(|stream| stream.write_all(&head).unwrap());
-    // Until others are refused, and not until nobody is accepted.
+    // Continues until requests are refused, but not until connections are no longer accepted.
     for round in 0..64 {
         let stream = &mut streams[round % 9];
         if stream.write_all(&[b'x'; 1_000_000]).is_err() {
@@ -339,14 +342,14 @@ fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
     let answered = (0..40).any(|_| {
         streams.iter_mut().for_each(|stream| _ = stream.write(b"x"));
         std::thread::sleep(Duration::from_millis(500));
-        // The application answers no request with 200: it only has sockets.
+        // The application handles only WebSockets, so no request gets a 200.
         status_meanwhile(&rig) != "503"
     });
     assert!(answered, "others are refused as long as these clients like");
     logged(&rig, "disconnected 1006");
 }
 
-/// An application that gives hints and gives hints, to a client that takes none.
+/// An application that sends early hints endlessly to a client that does not read.
 #[test]
 fn interim_answers_that_nobody_reads() {
     let app = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        return\n    \
@@ -359,7 +362,7 @@ fn interim_answers_that_nobody_reads() {
     let before = resident_bytes(&rig);
     let mut stream = connect(rig.address);
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    // Either all of them are kept, which shows, or the application waits.
+    // Memory grows if all hints are kept; otherwise the application waits.
     for _ in 0..50 {
         std::thread::sleep(Duration::from_millis(100));
         let more = resident_bytes(&rig).saturating_sub(before);

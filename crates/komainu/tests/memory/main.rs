@@ -1,5 +1,5 @@
-//! How much memory the real binary has while clients want it to have a great deal, and afterwards.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+//! Memory of the real binary during and after attempts of clients to exhaust it.
+#![allow(clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../hosted/mod.rs"]
 mod hosted;

@@ -1,24 +1,24 @@
-//! Writes files in MaxMind's format (specification 2.0) with a few networks, for tests.
+//! Writer of small databases in MaxMind's format (specification 2.0), for tests.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use ipnet::IpNet;
 
-/// What is said of a network.
+/// Data of a network.
 #[derive(Clone, Copy, Debug)]
 pub enum Record {
-    /// `country.iso_code`, as MaxMind writes it.
+    /// `country.iso_code`, as in MaxMind's databases.
     Country(&'static str),
-    /// `registered_country.iso_code` alone.
+    /// Only `registered_country.iso_code`.
     Registered(&'static str),
-    /// `country` as a text, as IPinfo writes it.
+    /// `country` as a string, as in IPinfo's databases.
     Plain(&'static str),
-    /// The number of an autonomous system.
+    /// Number of an autonomous system.
     System(u32),
 }
 
 /// Bits of an address.
 const BITS: usize = 128;
-/// Records of a node have so many bytes.
+/// Bytes of a record of a node.
 const RECORD_BYTES: usize = 3;
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ enum Branch {
     Data(usize),
 }
 
-/// A database of these networks; where they overlap, the smaller ones stand later.
+/// Builds a database of these networks; if networks overlap, the more specific must come later.
 pub fn database(networks: &[(&str, Record)]) -> Vec<u8> {
     let mut nodes = vec![[Branch::Empty; 2]];
     let mut data = Vec::new();
@@ -42,7 +42,7 @@ pub fn database(networks: &[(&str, Record)]) -> Vec<u8> {
         let value = match branch {
             Branch::Empty => nodes.len(),
             Branch::Node(node) => *node,
-            // Sixteen bytes of zeros are between the tree and the data.
+            // Sixteen zero bytes separate the tree from the data.
             Branch::Data(at) => nodes.len() + 16 + at,
         };
         file.extend_from_slice(&u32::try_from(value).unwrap().to_be_bytes()[1..]);
@@ -55,7 +55,7 @@ pub fn database(networks: &[(&str, Record)]) -> Vec<u8> {
 }
 
 fn insert(nodes: &mut Vec<[Branch; 2]>, network: IpNet, data: usize) {
-    // IPv4 has its place at ::/96.
+    // IPv4 networks are below ::/96.
     let (address, length) = match network {
         IpNet::V4(network) => (u128::from(network.addr().to_bits()), 96 + usize::from(network.prefix_len())),
         IpNet::V6(network) => (network.addr().to_bits(), usize::from(network.prefix_len())),
@@ -69,7 +69,7 @@ fn insert(nodes: &mut Vec<[Branch; 2]>, network: IpNet, data: usize) {
         }
         node = match nodes[node][bit] {
             Branch::Node(next) => next,
-            // What is said of a larger network is said of both of its halves.
+            // The data of a larger network applies to both of its halves.
             other => {
                 nodes.push([other; 2]);
                 let next = nodes.len() - 1;
@@ -112,7 +112,7 @@ fn write_metadata(out: &mut Vec<u8>, nodes: usize) {
         write_uint16(out, value);
     }
     write_text(out, "build_epoch");
-    // An unsigned number of 64 bits is of an extended type.
+    // uint64 is an extended type.
     out.extend_from_slice(&[8, 9 - 7]);
     out.extend_from_slice(&1_700_000_000_u64.to_be_bytes());
     write_text(out, "database_type");

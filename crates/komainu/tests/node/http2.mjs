@@ -1,5 +1,5 @@
-// The other ends of HTTP/2 with nghttp2 in them: `serve KEY CERT` prints the ports of a server in the clear and of one over TLS,
-// `ask URL` is a client of a Komainu in front of both, `many URL COUNT` opens so many requests at once.
+// HTTP/2 peers based on nghttp2: `serve KEY CERT` starts servers without and with TLS and prints their ports,
+// `ask URL` is a client of a Komainu in front of both, `many URL PATH COUNT` sends COUNT concurrent requests.
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import http2 from "node:http2";
@@ -35,7 +35,7 @@ function answer(stream, headers) {
   stream.on("data", (piece) => (count += piece.length));
   stream.on("trailers", (fields) => (trailer = fields["x-sum"]));
   stream.on("end", () => {
-    // All that may come at once are there before one is answered.
+    // With a delay, the maximum number of concurrent requests arrives before the first response.
     setTimeout(() => {
       if (stream.destroyed) return;
       stream.respond({ ":status": 200 });
@@ -161,12 +161,12 @@ async function tunnel(session, path) {
   stream.end("the last");
   assert.equal((await take(stream, 8)).toString(), "the last");
   while (!stream.over) await once(stream, "more");
-  // What the server resets is reset here, and what it declines is declined.
+  // Resets and refusals by the server reach the client.
   const cut = websocket(session, `${path}/cut`);
   await once(cut, "response");
   const gone = closed(cut);
   cut.write("x");
-  // nghttp2 may say the end of its side before it resets the stream: both must arrive here.
+  // nghttp2 may send END_STREAM before RST_STREAM: both must reach the client.
   await gone;
   const declined = websocket(session, `${path}/refused`);
   assert.equal((await once(declined, "response"))[0][":status"], 403);
@@ -181,12 +181,12 @@ async function messages(session, path) {
   assert.equal((await ask(session, get("/large"))).text.length, 10 << 20);
   const body = Buffer.alloc(10 << 20, "y");
   assert.equal((await ask(session, post("/"), body)).text, `POST ${10 << 20} none`);
-  // `Expect` is the server's to answer, and so are trailers to read.
+  // The upstream server answers `Expect: 100-continue` and receives the trailers.
   assert.equal((await ask(session, post("/", { expect: "100-continue" }), body)).text, `POST ${10 << 20} none`);
   assert.equal((await ask(session, post("/"), "abc", { "x-sum": "9" })).text, "POST 3 9");
   const refusedOnce = await ask(session, post("/refuse-once"), "abc");
   assert.deepEqual([refusedOnce.status, refusedOnce.text], [200, "POST 3 none"]);
-  // A server that leaves between requests, and in the middle of many.
+  // A server that sends GOAWAY, also while many requests are in progress.
   for (let turn = 0; turn < 3; turn++) {
     const all = Array.from({ length: 60 }, (_, at) => ask(session, post(at === 20 ? "/goaway" : "/slow"), "abc"));
     for (const one of await Promise.all(all)) assert.deepEqual([one.status, one.text], [200, "POST 3 none"]);
@@ -195,7 +195,7 @@ async function messages(session, path) {
 
 async function refusals(session) {
   const status = async (stream) => (await once(stream, "response"))[0][":status"];
-  // A success would be the tunnel, of which a file knows nothing.
+  // A 2xx response would open a tunnel, which the file handler does not support.
   assert.equal(await status(websocket(session, "/a")), 501);
   assert.equal(await status(websocket(session, "/absent")), 404);
   assert.equal(await status(websocket(session, "/a", { ":protocol": "connect-udp" })), 501);
@@ -218,7 +218,7 @@ async function client(url) {
   console.log("all is as it should be");
 }
 
-/** As many as the server allows at any time, each answered one followed by another at once; none may be refused. */
+/** Keeps as many requests in progress as the server allows; none may be refused. Prints the number of successes. */
 async function many(url, path, count) {
   const session = await connect(url);
   const got = await Promise.all(Array.from({ length: count }, () => ask(session, { ":path": path })));

@@ -1,4 +1,4 @@
-//! The access log: its formats, what it hides, and which requests it has.
+//! The access log: its formats, redaction, and filters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, eventually, nobody};
 
-/// The lines of a log, once there are so many.
+/// Lines of a log once there are `count` of them.
 fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
     let text = || fs::read_to_string(rig.folder.at(name)).unwrap_or_default();
     eventually("the log is written", || text().lines().count() >= count && text().ends_with('\n'));
@@ -17,7 +17,7 @@ fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
 #[test]
 fn a_host_that_no_site_has_is_named() {
     let folder = Folder::new();
-    // One thread: each writes its own lines.
+    // A single thread keeps the lines in order; each thread writes its own.
     let config = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\n[[site]]\nhosts = \"example.com\"\n[[site.route]]\nrespond = \"a\"\n";
     let rig = Rig::config(folder, config);
     let ask = |host: &str| rig.send(&format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -25,7 +25,7 @@ fn a_host_that_no_site_has_is_named() {
     let answer = ask(&rig.address.to_string());
     answer.expect_status(404);
     assert!(answer.text().contains("<p>no site has the host 127.0.0.1</p>"), "{}", answer.text());
-    // What could be markup is not shown.
+    // Details that could be markup are not shown.
     let answer = ask("a&b;c'd");
     assert!(answer.text().contains("<p>no site has the host of this request</p>"), "{}", answer.text());
     let lines = log_lines(&rig, "access.log", 3);

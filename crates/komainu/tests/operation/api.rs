@@ -1,4 +1,4 @@
-//! The control API: what it shows, what it changes, and who may.
+//! The control API: documents, changes, and authorization.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::origin::{Origin, answer};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually};
 
-/// Sends a request to the control listener, which is a Unix socket.
+/// Sends a request to the control listener on its Unix socket.
 pub(crate) fn call(rig: &Rig, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn get(rig: &Rig, path: &str) -> Value {
     serde_json::from_str(&answer.expect_status(200).text()).unwrap()
 }
 
-/// A change, and what is answered.
+/// Sends a change and returns the status and the body.
 pub(crate) fn change(rig: &Rig, method: &str, path: &str, body: &Value) -> (u16, Value) {
     let answer = call(rig, method, path, JSON, &body.to_string());
     (answer.status(), serde_json::from_str(&answer.text()).unwrap())
@@ -43,7 +43,7 @@ pub(crate) fn authority(origin: &Origin) -> String {
     origin.url.trim_start_matches("http://").trim_end_matches('/').to_owned()
 }
 
-/// Which origins have answered some requests.
+/// Distinct origins that answered a few requests.
 fn answers(rig: &Rig) -> Vec<String> {
     let mut all: Vec<String> = (0..6).map(|_| rig.get("/").expect_status(200).text()).collect();
     all.sort();
@@ -83,14 +83,14 @@ fn upstream_servers_are_shown_drained_and_weighted() {
             "{done}"
         );
         assert_eq!(answers(&rig), ["one"]);
-        // What was ordered is shown as that, and not as a failure of the server.
+        // An administrative state is not reported as a failure of the server.
         assert_eq!(get(&rig, &path)["health"], "up");
         let status = get(&rig, "/v1/status");
         let servers = status["upstreams"][0]["servers"].as_array().unwrap();
         let shown = servers.iter().find(|server| server["url"] == two.url.as_str()).unwrap();
         assert_eq!((&shown["state"], &shown["order"]), (&json!(state), &json!(state)), "{shown}");
     }
-    // A reload that changes the group leaves the order in force.
+    // A reload that changes the group keeps the administrative state.
     let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     rig.folder.write("komainu.toml", config.replace("weight = 3", "weight = 4"));
     let (status, done) = change(&rig, "POST", "/v1/reload", &json!({}));
@@ -102,7 +102,7 @@ fn upstream_servers_are_shown_drained_and_weighted() {
     let other = format!("/v1/upstreams/shop/{}", authority(&one));
     assert_eq!(change(&rig, "PATCH", &other, &json!({ "weight": 0 })).0, 200);
     assert_eq!(answers(&rig), ["two"]);
-    // Named by its place, and a group by its route.
+    // A server is addressed by its index, and an inline group by its route.
     assert_eq!(get(&rig, "/v1/upstreams/shop/0")["weight"], 0);
     assert_eq!(get(&rig, "/v1/upstreams/*%2Fown%2F*/0")["url"], one.url.as_str());
     for (path, body, status, says) in [
@@ -237,7 +237,7 @@ fn what_is_not_there_is_said() {
     assert_eq!((head.status(), head.text().as_str()), (200, ""));
 }
 
-/// The document describes the API in the words of OpenAPI 3.1, as its own judge says.
+/// The document passes the validator of OpenAPI 3.1.
 #[test]
 fn the_openapi_document_is_valid() {
     let rig =
@@ -252,7 +252,7 @@ fn the_openapi_document_is_valid() {
     assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
 }
 
-/// The control socket of `komainu status` answers the same requests.
+/// The control socket accepts the same requests, one a line.
 #[test]
 fn the_control_socket_takes_requests_in_a_line() {
     let rig = Rig::controlled("[[route]]\nrespond = \"x\"\n");
@@ -299,10 +299,10 @@ fn connections_are_counted_by_listener_protocol_and_client() {
         };
         rows.iter().filter(fits).map(|row| row["connections"].as_u64().unwrap()).sum::<u64>()
     };
-    // The first connection of the rig may not have ended yet.
+    // The rig's first connection may still be open.
     eventually("nobody is connected", || list()["connections"] == 0);
     let mut http1: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(rig.address).unwrap()).collect();
-    // Those that have asked, and those that wait.
+    // Connections with a request, and idle ones.
     http1[0].write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut http2 = TcpStream::connect(rig.address).unwrap();
     http2.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();

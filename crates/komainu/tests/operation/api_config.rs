@@ -1,4 +1,4 @@
-//! The configuration changed by the control API and by `komainu ctl`.
+//! Configuration changes by the control API and by `komainu ctl`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ fn file(rig: &Rig, name: &str) -> String {
     std::fs::read_to_string(rig.folder.at(name)).unwrap()
 }
 
-/// A change by this version; the status, and what is answered.
+/// Sends a change with `If-Match: version` and returns the status and the body.
 fn edit(rig: &Rig, method: &str, path: &str, version: &str, body: &Value) -> (u16, Value) {
     let answer = call(rig, method, path, &format!("{JSON}If-Match: {version}\r\n"), &body.to_string());
     (answer.status(), serde_json::from_str(&answer.text()).unwrap())
@@ -59,12 +59,12 @@ fn items_are_changed_in_force_and_in_the_file() {
     );
     eventually("every core has it", || rig.get("/hello").text() == "bye");
     assert_eq!(file(&rig, "komainu.toml"), before.replace("respond = \"hello\" #", "respond = \"bye\" #"));
-    // Whoever has read the version before changes nothing.
+    // A change based on an outdated version is rejected.
     let (status, said) = edit(&rig, "PUT", "/v1/config/route/%2Fhello/respond", &first, &json!("late"));
     assert!(status == 412 && said["error"].as_str().unwrap().contains("read it again"), "{said}");
     let (status, said) = change(&rig, "PUT", "/v1/config/route/%2Fhello/respond", &json!("blind"));
     assert!(status == 428 && said["error"].as_str().unwrap().contains("If-Match"), "{said}");
-    // The file that holds an item; one that is new; a merge patch; an item that goes.
+    // A change in an included file; a new item; a merge patch; a deletion.
     let more = file(&rig, "more.toml");
     assert_eq!(edit(&rig, "PUT", "/v1/config/route/%2Fmore/respond", "*", &json!("less")).0, 200);
     assert_eq!(file(&rig, "more.toml"), more.replace("\"more\"\n", "\"less\"\n"));
@@ -76,7 +76,7 @@ fn items_are_changed_in_force_and_in_the_file() {
     assert_eq!(edit(&rig, "DELETE", "/v1/config/route/%2Fnew", "*", &Value::Null).0, 200);
     eventually("it is gone", || rig.get("/new").status() == 404);
     assert!(!file(&rig, "more.toml").contains("/new") && file(&rig, "more.toml").starts_with("# More."));
-    // What changes at a restart alone is written, and said.
+    // A setting that needs a restart is written and reported as incomplete.
     let (status, done) = edit(&rig, "PUT", "/v1/config/threads", "*", &json!(3));
     assert!(status == 200 && done["incomplete"].as_str().unwrap().contains("restart"), "{done}");
     assert_eq!(get(&rig, "/v1/audit")["entries"][0]["what"], "PUT /v1/config/threads");
@@ -100,7 +100,7 @@ fn what_a_file_may_not_say_the_api_may_not_either() {
         ("PUT", "/v1/config/route/9", json!({ "respond": "x" }), 404),
         ("PUT", "/v1/config/threads", Value::Null, 400),
         ("DELETE", "/v1/config/route/9", Value::Null, 404),
-        // It is valid, and cannot be used.
+        // Syntactically valid, but unusable.
         ("PUT", "/v1/config/route/-", json!({ "path": "/f/*", "files": "/nowhere/at/all" }), 422),
         ("PATCH", "/v1/config", json!([1]), 409),
     ] {
@@ -123,7 +123,7 @@ fn a_file_that_somebody_else_has_changed_is_left_alone() {
     assert!(status == 412 && said["error"].as_str().unwrap().contains("reload first"), "{said}");
     assert_eq!(file(&rig, "komainu.toml"), others);
     rig.get("/hello").expect(200, "hello");
-    // In memory alone it can be changed, and a reload brings what the file says.
+    // A change in memory only, which a reload replaces by the file.
     let (status, done) = edit(&rig, "PUT", &format!("{path}?persist=false"), "*", &json!("bye"));
     assert_eq!((status, &done["persisted"]), (200, &json!(false)), "{done}");
     eventually("it is in force", || rig.get("/hello").text() == "bye");
@@ -134,7 +134,7 @@ fn a_file_that_somebody_else_has_changed_is_left_alone() {
     assert!(
         file(&rig, "komainu.toml").ends_with("# Mine.\n") && file(&rig, "komainu.toml").contains("\"bye\"")
     );
-    // Its permissions stay, and a link stays a link.
+    // File permissions are kept, and a symbolic link remains a link.
     let target = rig.folder.at("real.toml");
     std::fs::rename(rig.folder.at("more.toml"), &target).unwrap();
     std::os::unix::fs::symlink(&target, rig.folder.at("more.toml")).unwrap();
@@ -171,7 +171,7 @@ fn servers_join_and_leave_a_group() {
     assert_eq!(change(&rig, "POST", "/v1/upstreams/shop", &json!({ "url": "nonsense" })).0, 422);
 }
 
-/// A server that has given up root's rights changes what is in force, and no file.
+/// A server without root privileges changes its running configuration but no file.
 #[test]
 fn a_server_without_roots_rights_writes_no_file() {
     if !is_root() {
@@ -201,7 +201,7 @@ fn a_server_without_roots_rights_writes_no_file() {
     );
 }
 
-/// `komainu ctl`, by the control socket of this server.
+/// Runs `komainu ctl` with this server's control socket.
 fn ctl(rig: &Rig, arguments: &[&str]) -> Output {
     let run: &Path = &rig.folder.at("run");
     let socket = std::fs::read_dir(run).unwrap().flatten().next().unwrap();
@@ -241,7 +241,7 @@ fn ctl_speaks_the_api() {
     let refused = ctl(&rig, &["config", "set", "threads", "many"]);
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("komainu.toml:") && said.contains("help:"), "{said}");
-    // By the control listener, and through an editor.
+    // Through the control listener, and with an editor.
     let to = format!("unix:{}", rig.folder.at("control.sock").display());
     let by_listener = |arguments: &[&str], editor: &str| {
         komainu()
@@ -263,7 +263,7 @@ fn ctl_speaks_the_api() {
     assert!(!missing.status.success() && text(&missing.stderr).contains("there is no `nothing`"));
 }
 
-/// Switches protocols, and sends back what it gets.
+/// Starts a server that switches protocols and echoes everything.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -281,7 +281,7 @@ fn switched(mut stream: TcpStream) {
         .write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n")
         .unwrap();
     let mut from = stream.try_clone().unwrap();
-    // Until the other side closes.
+    // Until the peer closes.
     let _ = std::io::copy(&mut from, &mut stream);
 }
 
@@ -294,7 +294,7 @@ fn head(stream: &mut TcpStream) -> String {
     text(&bytes)
 }
 
-/// `KOMAINU_CHANGES=50` makes as many of each.
+/// `KOMAINU_CHANGES=50` sets the number of changes of each kind.
 #[test]
 fn no_request_fails_while_the_configuration_changes() {
     let rounds = std::env::var("KOMAINU_CHANGES").ok().and_then(|count| count.parse().ok()).unwrap_or(2);

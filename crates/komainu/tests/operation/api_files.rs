@@ -1,4 +1,5 @@
-//! What the control API may have a server with root's rights read, write, run and ask: nothing that its configuration does not name.
+//! Limits of the control API of a server with root privileges: files, programs and addresses that the
+//! configuration does not name stay out of reach.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,7 @@ use crate::rig::{Answer, Folder, Rig};
 const ADMIN: &str = "admin-0123456789abcdef";
 const SECRET: &str = "hunter2";
 
-/// A configuration with a token of the role `admin`, and a file that only root may read.
+/// A configuration with a token of the role `admin`, and a file readable only by root.
 fn prepared(more: &str) -> (Folder, String) {
     let folder = Folder::new();
     folder.write("chief.token", ADMIN).write("secret", format!("{SECRET}\n")).write("www/a", "a");
@@ -37,7 +38,7 @@ fn edit(rig: &Rig, method: &str, path: &str, body: &Value) -> Answer {
     send(&listener(rig), method, path, &fields, &body.to_string())
 }
 
-/// Requests by which a holder of the token would use root's rights.
+/// Requests by which the holder of a token would misuse root privileges.
 fn attacks(folder: &Folder) -> Vec<(&'static str, String, Value)> {
     let secret = folder.at("secret").display().to_string();
     let config = |path: &str| format!("/v1/config/{path}");
@@ -48,7 +49,7 @@ fn attacks(folder: &Folder) -> Vec<(&'static str, String, Value)> {
         ("PUT", config("route/1/files"), json!({ "root": [folder.at("www"), "/etc"] })),
         ("PUT", config("route/1/auth"), json!({ "basic": secret })),
         ("PUT", config("route/2/auth/basic"), json!("/etc/shadow")),
-        // A file that the configuration names for something else.
+        // A file that the configuration names for another purpose.
         ("PUT", config("route/2/auth/basic"), json!("chief.token")),
         ("PUT", config("route/1/auth"), json!({ "jwt": { "jwks_file": secret } })),
         ("PUT", config("route/1/auth"), json!({ "signed": { "secret_file": secret } })),
@@ -72,7 +73,7 @@ fn attacks(folder: &Folder) -> Vec<(&'static str, String, Value)> {
         ("PUT", config("route/0/respond"), json!("${PATH}")),
         ("PUT", config("user"), json!("daemon")),
         ("PUT", config("route/1/files"), json!({ "root": "www", "symlinks": "on" })),
-        // The content of a file that is named already, to another server.
+        // Sends the content of a file already named to another server.
         ("PUT", config("metrics/to"), json!("http://192.0.2.9:4318")),
         ("PUT", config("sandbox"), json!(false)),
         (
@@ -91,7 +92,7 @@ fn is_refused(rig: &Rig, before: &str) {
         let path = path.trim_end_matches('/');
         let answer = edit(rig, method, path, &body);
         assert!(matches!(answer.status(), 403 | 422), "{method} {path} {body}: {}", answer.text());
-        // A path below a folder that is served already is for the check of the configuration.
+        // Paths below a directory already served are left to the check of the configuration.
         if !body.to_string().contains("fallback") && !body.to_string().contains("unix:/run/other") {
             assert_eq!(answer.status(), 403, "{method} {path} {body}: {}", answer.text());
         }
@@ -101,7 +102,7 @@ fn is_refused(rig: &Rig, before: &str) {
     assert_eq!(fs::read_to_string(rig.folder.at("komainu.toml")).unwrap(), before);
     assert!(!std::path::Path::new("/etc/cron.d/x").exists());
     rig.get("/hello").expect(200, "hello");
-    // What names nothing new can be changed.
+    // Changes that name nothing new are allowed.
     for (path, body) in [
         ("/v1/config/route/0/respond", json!("bye")),
         ("/v1/config/route/-", json!({ "path": "/more/*", "files": "www" })),

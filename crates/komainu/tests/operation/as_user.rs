@@ -1,10 +1,10 @@
-//! What applications have of the user that they run as, and what they can do to the server that runs as the same one.
+//! Environment of applications that run as the server's user, and their influence on the server.
 
 use crate::hosted::{only, server};
 use crate::privileges::can_be_tested;
 use crate::rig::{Folder, Rig};
 
-/// The supervisor's environment is that of root.
+/// The supervisor's environment is root's, which applications must not inherit.
 #[test]
 fn applications_have_the_home_of_their_user() {
     if !can_be_tested() {
@@ -33,7 +33,7 @@ fn applications_have_the_home_of_their_user() {
     }
 }
 
-/// Applications run as the server's user: they can send it signals, and the supervisor none.
+/// Applications run as the server's user, so they can signal the server, but not the supervisor.
 #[test]
 fn a_server_with_a_supervisor_follows_no_signal() {
     if !can_be_tested() {

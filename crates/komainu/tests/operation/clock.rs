@@ -1,4 +1,4 @@
-//! The machine's clock jumps while the server works.
+//! Jumps of the system clock while the server runs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use http::condition::parse_date_s;
 use crate::origin::{Origin, answer};
 use crate::rig::{self, Answer, Folder, Rig, eventually, komainu, read_answer};
 
-/// The C library's clocks, with the seconds of a file added to the one of the machine.
+/// Overrides the C library's clock functions to add the seconds from a file to the real-time clock.
 const SHIFTED: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -57,7 +57,7 @@ time_t time(time_t *to) {
 }
 "#;
 
-/// A server whose clock of the machine a test sets.
+/// A server whose real-time clock is set by the test.
 struct Shifted(Rig);
 
 impl Shifted {
@@ -78,9 +78,9 @@ impl Shifted {
         Shifted(Rig::start(command, folder))
     }
 
-    /// From now on its clock is so many seconds ahead of ours.
+    /// Sets the server's clock this many seconds ahead of the test's.
     fn shift(&self, seconds: i64) {
-        // In place: the server has mapped the file.
+        // In place, because the server has mapped the file.
         let file = fs::OpenOptions::new().write(true).open(self.0.folder.at("shift")).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0).unwrap();
     }
@@ -113,7 +113,7 @@ fn a_jump_of_the_clock_ages_what_is_cached_and_no_timeout_notices() {
         silent()
     ));
     let rig = &server.0;
-    // The year alone would be that of the old clock too, two days before its end.
+    // Near the end of a year, the year alone would not tell the clocks apart.
     let date_s = |answer: &Answer| parse_date_s(answer.field("Date").unwrap().as_bytes()).unwrap();
     let mut stored = rig.get("/a").text();
     eventually("it is cached", || is_hit(&rig.get("/a")));
@@ -122,7 +122,7 @@ fn a_jump_of_the_clock_ages_what_is_cached_and_no_timeout_notices() {
         (200, 200, 429)
     );
     for shift in [2 * DAY_S, -DAY_S, 365 * DAY_S, 0] {
-        // An idle connection, a head that is not whole, a response that is waited for, and a server that does not answer.
+        // An idle connection, an incomplete head, a pending response, and an unresponsive upstream server.
         let mut idle = rig.connect();
         idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         read_answer(&mut idle).expect_status(200);
@@ -134,18 +134,18 @@ fn a_jump_of_the_clock_ages_what_is_cached_and_no_timeout_notices() {
         hangs.write_all(b"GET /hangs HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         let began = Instant::now();
         server.shift(shift);
-        // What is cached goes by that clock, once the server has seen it.
+        // The cache uses the new clock once the server has noticed it.
         eventually("requests are answered by the new clock", || {
             let now = rig.get("/none-of-these");
             now.status() == 200 && date_s(&now).abs_diff((now_s() + shift).cast_unsigned()) < 3_600
         });
-        // What was stored before is stale: two days later, and also where the clock has gone back.
+        // Earlier entries are stale: two days later, and also if the clock was set back.
         let now = rig.get("/a");
         assert!(now.text() != stored && !is_hit(&now), "{shift}: {}\n{}", now.head, now.text());
         stored = now.text();
         eventually("it is cached again", || is_hit(&rig.get("/a")));
         rig.get("/limited").expect_status(429);
-        // Nothing was early, and nothing hangs.
+        // Timeouts neither fired early nor hang.
         idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         read_answer(&mut idle).expect_status(200);
         begun.write_all(b"t: a\r\n\r\n").unwrap();
@@ -167,13 +167,13 @@ fn now_s() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed()
 }
 
-/// Closed, or answered 408 and closed.
+/// Whether the connection was closed, with or without a 408.
 fn is_closed_or_refused(stream: &mut std::net::TcpStream) -> bool {
     let bytes = rig::read_to_close(stream);
     bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 408 ")
 }
 
-/// A server that takes connections and says nothing.
+/// Starts a server that accepts connections and sends nothing.
 fn silent() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

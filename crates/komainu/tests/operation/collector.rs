@@ -1,4 +1,5 @@
-//! A real collector of OpenTelemetry, whose receiver takes traces, metrics and logs, and whose exporter prints them.
+//! A real OpenTelemetry collector, whose receiver takes traces, metrics and logs, and whose exporter prints
+//! them.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::rig::{Folder, Rig, environment, eventually};
 
-/// The program, which `scripts/setup test` builds of `tests/collector`.
+/// The collector, which `scripts/setup test` builds from `tests/collector`.
 fn program() -> Option<PathBuf> {
     let program = environment().with_file_name("collector").join("collector");
     if program.is_file() {
@@ -26,7 +27,7 @@ struct Collector {
 impl Collector {
     fn start(program: PathBuf) -> Collector {
         let folder = Folder::new();
-        // Nobody else takes the port within the moment that the collector needs.
+        // The port is unlikely to be taken until the collector binds it.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         folder.write(
             "collector.yaml",
@@ -82,14 +83,13 @@ fn a_real_collector_takes_traces_metrics_and_logs() {
     let wanted = [
         "service.name: Str(shop)".to_owned(),
         "service.instance.id: Str(one)".to_owned(),
-        // The trace and its span, and the record that names them.
+        // The trace and its span, and the log record that names them.
         format!("Trace ID       : {trace}"),
         format!("Trace ID: {trace}"),
         format!("Span ID: {span}"),
         "Body: Str(GET /a 200)".to_owned(),
         "SeverityText: INFO".to_owned(),
         "Name           : GET /a".to_owned(),
-        // Metrics.
         "Name: http.server.request.duration".to_owned(),
         "DataType: ExponentialHistogram".to_owned(),
         "Name: komainu.http.requests".to_owned(),
@@ -99,14 +99,14 @@ fn a_real_collector_takes_traces_metrics_and_logs() {
         "http.response.status_code: Int(200)".to_owned(),
     ];
     for line in wanted {
-        // Columns of the exporter are padded; its release may pad them otherwise.
+        // Columns are padded, differently in each release of the exporter.
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").replace(" :", ":");
         let line = plain(&line);
         eventually(&format!("it prints `{line}`"), || plain(&collector.printed()).contains(&line));
     }
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    // It took everything: nothing was refused or sent in vain.
+    // The collector accepted everything: nothing was rejected or dropped.
     let said = rig.reported();
     assert!(!said.contains("collector") && !said.contains("status 4") && !said.contains("dropped"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The control socket: `komainu status` and `komainu reload`, and clients that behave badly.
+//! The control socket: `komainu status` and `komainu reload`, and misbehaving clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use crate::hosted;
 use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, as_we_are, komainu, text};
 
-/// A server whose control sockets are in a folder of the test's own.
+/// Starts a server whose control sockets are in a directory of the test.
 fn start(config: &str) -> Rig {
     let folder = Folder::new();
     folder.write("www/a", "A");
@@ -39,7 +39,7 @@ fn connect(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// One line in, and what comes out, without closing our side.
+/// Sends one line and reads the answer, without closing the sending side.
 fn ask(rig: &Rig, line: &str) -> String {
     let mut stream = connect(rig);
     stream.write_all(line.as_bytes()).unwrap();
@@ -69,7 +69,7 @@ fn a_slow_client_delays_nobody_and_is_closed() {
     let mut slow: Vec<UnixStream> = (0..20).map(|_| connect(&rig)).collect();
     slow.iter_mut().for_each(|client| client.write_all(b"sta").unwrap());
     assert!(ask(&rig, "status\n").contains("\"listen\""));
-    // None of them has been answered by now: nobody waited for them.
+    // The slow clients have not been answered yet, and did not block others.
     slow[0].set_nonblocking(true).unwrap();
     let waits = slow[0].read(&mut [0; 10]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
     slow[0].set_nonblocking(false).unwrap();
@@ -120,7 +120,7 @@ fn a_reload_waits_for_its_result() {
         rig.get("/a").expect(200, "two");
     }
     write(&rig.folder, "listen = \"127.0.0.1:0\"\nthreads = 7\n[[route]]\nfiles = \"www\"\n");
-    // It differs from what runs however often the file is read.
+    // The difference is reported again for each reload.
     for _ in 0..2 {
         let (code, said) = reload();
         assert!(code == Some(1) && said.contains("`threads` changes only at a restart"), "{code:?} {said}");
@@ -198,7 +198,8 @@ fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
     let folder = Folder::new();
     let run = runtime(&folder);
     fs::create_dir(&run).unwrap();
-    // A server that works for seven seconds, and one that has died before it took the connection from its supervisor's socket.
+    // A server that is busy for seven seconds, and one that died before it accepted the connection on its
+    // supervisor's socket.
     for (pid, lives) in [("77777777", true), ("88888888", false)] {
         let socket = std::os::unix::net::UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap();
         let server = std::thread::spawn(move || {
@@ -314,12 +315,12 @@ fn root_finds_servers_of_other_users() {
     };
     let named = status(&["--pid", &pid]);
     assert!(named.contains(&rig.address.to_string()), "{named}");
-    // Without a name it is none of root's: whoever has an account could pose as a server.
+    // Without a process id only servers of root are asked: any local user could pose as a server.
     let found = status(&[]);
     assert!(!found.contains(&rig.address.to_string()), "{found}");
 }
 
-/// A folder and a socket as another user's server would have them, where that user runs something else.
+/// A directory and a socket like those of another user's server, with a different program behind them.
 #[test]
 fn a_program_that_poses_as_a_server_is_not_asked() {
     if !rig::is_root() {
@@ -339,19 +340,19 @@ fn a_program_that_poses_as_a_server_is_not_asked() {
             komainu().args(["reload", "--pid", &pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
         (asked.status.code(), text(&asked.stderr), listener.accept().is_ok())
     };
-    // The folder is another user's, and the listening process is this one.
+    // The directory belongs to another user, but the listening process is this test.
     std::os::unix::fs::chown(&run, Some(65534), Some(65534)).unwrap();
     let (code, said, _) = ask();
     assert!(
         code == Some(1) && said.contains("a process of user 0 listens at a socket of user 65534"),
         "{said}"
     );
-    // Others can write to the folder.
+    // The directory is writable by others.
     std::os::unix::fs::chown(&run, Some(0), Some(0)).unwrap();
     std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let (code, said, is_asked) = ask();
     assert!(code == Some(1) && !is_asked, "{said}");
-    // A link in place of the socket.
+    // A symbolic link in place of the socket.
     std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     std::fs::rename(&path, folder.at("elsewhere.sock")).unwrap();
     std::os::unix::fs::symlink(folder.at("elsewhere.sock"), &path).unwrap();
@@ -361,7 +362,7 @@ fn a_program_that_poses_as_a_server_is_not_asked() {
     stranger.wait().unwrap();
 }
 
-/// The folder of another user's control sockets, taken by somebody else before.
+/// The directory for another user's control sockets, created in advance by a third user.
 #[test]
 fn a_folder_for_sockets_that_somebody_else_has_made_is_named_with_the_remedy() {
     if !rig::is_root() {
@@ -393,7 +394,7 @@ fn a_folder_for_sockets_that_somebody_else_has_made_is_named_with_the_remedy() {
     }
 }
 
-/// What a command shows of a server that answers with this document.
+/// Output of a command for a server that answers with this document.
 fn shown_of(answer: &serde_json::Value, arguments: &[&str]) -> String {
     let folder = Folder::new();
     let run = folder.at("run");
@@ -406,7 +407,7 @@ fn shown_of(answer: &serde_json::Value, arguments: &[&str]) -> String {
             let mut client = client.unwrap();
             let mut line = [0; 4096];
             let _ = client.read(&mut line).unwrap();
-            // A command that only looks whether somebody is there reads nothing.
+            // A client that only checks for a listener reads nothing.
             let _ = client.write_all(answer.as_bytes());
         }
     });
@@ -466,7 +467,7 @@ fn what_a_server_says_does_not_change_the_terminal() {
     }
 }
 
-/// Names of files and lines of a configuration that somebody else has written.
+/// File names and configuration lines from untrusted sources.
 #[test]
 fn names_and_configurations_do_not_change_the_terminal() {
     let folder = Folder::new();

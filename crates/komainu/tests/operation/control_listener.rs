@@ -1,4 +1,4 @@
-//! The control listener's address and the permissions of its Unix socket, and their change by a reload.
+//! The address of the control listener and the permissions of its Unix socket, with their change by a reload.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -42,23 +42,23 @@ fn a_reload_opens_another_address_and_closes_the_old_one() {
     let mut begun = [0; 12];
     follower.read_exact(&mut begun).unwrap();
     let reload = |address: &str| send(address, "POST", "/v1/reload", &format!("{JSON}{}", with(TOKEN)), "{}");
-    // To a Unix socket: who asks by the old address has the answer.
+    // Moves to a Unix socket; the response still arrives over the old address.
     rewrite("[control]\nlisten = \"unix:control.sock\"\n");
     reload(&first).expect_status(200);
     assert_eq!(get(&rig, "/v1/status")["pid"], rig.child.id());
     eventually("nobody listens at the old address", || !listens(first.parse().unwrap()));
-    // Those who follow are sent away.
+    // Followers of events are disconnected.
     let mut rest = Vec::new();
     follower.read_to_end(&mut rest).unwrap();
     assert!(is_closed(&mut follower));
-    // One that is taken keeps the configuration out.
+    // If the address is in use, the configuration is rejected.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = taken.local_addr().unwrap();
     rewrite(&format!("[control]\nlisten = \"{theirs}\"\n"));
     let (status, said) = change(&rig, "POST", "/v1/reload", &json!({}));
     assert!(status == 422 && said["error"].as_str().unwrap().contains("control.listen"), "{said}");
     assert_eq!(get(&rig, "/v1/status")["pid"], rig.child.id());
-    // And back, and then to none.
+    // Back to TCP, and then no listener.
     rewrite(tcp);
     assert_eq!(change(&rig, "POST", "/v1/reload", &json!({})).0, 200);
     let said = "the control listener is http://";
@@ -72,7 +72,7 @@ fn a_reload_opens_another_address_and_closes_the_old_one() {
     rig.get("/").expect(200, "x");
 }
 
-/// Also where the server has given up root's rights: its supervisor sets the group.
+/// Covers a server without root privileges, for which the supervisor sets the group.
 #[test]
 fn the_unix_socket_has_the_permissions_and_the_group_of_the_configuration() {
     for kind in kinds() {
@@ -92,7 +92,7 @@ fn the_unix_socket_has_the_permissions_and_the_group_of_the_configuration() {
         eventually("the socket has its permissions", || permissions(&socket) == Some((0o660, group)));
         let shown = get(&rig, "/v1/status");
         assert!(shown["pid"].as_u64().is_some(), "{shown}");
-        // The caller is named by the system.
+        // The system identifies the caller.
         assert_eq!(change(&rig, "POST", "/v1/logs/reopen", &json!({})).0, 200);
         let audit: Value = get(&rig, "/v1/audit");
         let who = audit["entries"][0]["who"].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! The control listener through TLS: its certificate, what clients may do by theirs, and reloads of both.
+//! The control listener with TLS: its certificate, roles of client certificates, and reloads of both.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ const TLS: &str = "tls = { certificate = \"localhost.pem\", key = \"localhost.ke
 const CLIENTS: &str = "[[control.client]]\nname = \"deployment\"\nrole = \"operate\"\nsan = \"DNS:deploy\"\n\
      [[control.client]]\nname = \"the chief\"\nrole = \"admin\"\nsubject = \"CN=chief\"\n";
 
-/// A configuration with these directives of `[control]`, and tables after them.
+/// A configuration with these directives of `[control]`, followed by further tables.
 fn configured(control: &str, tables: &str) -> String {
     format!(
         "threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n{control}{tables}[[route]]\nrespond = \"x\"\n"
@@ -24,14 +24,15 @@ fn start(folder: Folder, control: &str, tables: &str) -> Rig {
     Rig::config(folder, &configured(control, tables))
 }
 
-/// The port of the control listener.
+/// Port of the control listener.
 fn port(rig: &Rig) -> String {
     let said = "the control listener is https://127.0.0.1:";
     eventually("the control listener is there", || rig.reported().contains(said));
     rig.reported().rsplit(said).next().unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
-/// What curl says: the status and the body, or an error. `who` is whose certificate is shown; empty for nobody's.
+/// Sends a request with curl and returns the status and the body, or an error. `who` names the client
+/// certificate; empty for none.
 fn ask(rig: &Rig, port: &str, who: &str, path: &str, more: &[&str]) -> Result<(u16, String), String> {
     let at = |name: &str| rig.folder.at(name).to_str().unwrap().to_owned();
     let (url, ca) = (format!("https://localhost:{port}{path}"), at("ca.pem"));
@@ -81,9 +82,9 @@ fn a_clients_certificate_decides_what_it_may_do() {
     assert!(said.contains("needs the role `admin`") && said.contains("`deployment`"), "{said}");
     let (_, audit) = ask(&rig, &port, "chief", "/v1/audit", &[]).unwrap();
     assert!(audit.contains("the chief") && audit.contains("deployment"), "{audit}");
-    // A host name is no reason to refuse: a page of elsewhere has no certificate for its own.
+    // Any host name is accepted: a page of another origin has no client certificate to use.
     assert_eq!(status("deploy", "/v1/status", &["-H", "Host: ops.example"]), 200);
-    // In the clear there is nothing to be had.
+    // Without TLS nothing is readable.
     let clear = curl(&["-s", &format!("http://127.0.0.1:{port}/v1/status")]);
     assert!(!text(&clear.stdout).contains("pid"), "{}", text(&clear.stdout));
     let (_, document) = ask(&rig, &port, "deploy", "/v1/openapi.json", &[]).unwrap();
@@ -103,13 +104,13 @@ fn a_certificate_can_be_demanded_of_everybody() {
     let port = port(&rig);
     assert!(ask(&rig, &port, "", "/v1/status", &[]).is_err());
     assert!(ask(&rig, &port, "forged", "/v1/status", &[]).is_err());
-    // The listener is open: whoever has a certificate may read.
+    // The listener is open: any valid certificate may read.
     assert_eq!(ask(&rig, &port, "guest", "/v1/status", &[]).unwrap().0, 200);
     assert_eq!(ask(&rig, &port, "guest", "/v1/logs/reopen", &POST).unwrap().0, 403);
     assert_eq!(ask(&rig, &port, "chief", "/v1/logs/reopen", &POST).unwrap().0, 200);
 }
 
-/// Runs this program with the files of the folder.
+/// Runs the program with certificates of the directory.
 fn run(rig: &Rig, arguments: &[&str]) -> (bool, String) {
     let mut command: Command = komainu();
     command.args(arguments).env_remove("KOMAINU_TOKEN_FILE").current_dir(rig.folder.path());
@@ -135,12 +136,12 @@ fn ctl_status_and_top_speak_tls() {
     assert!(good && said.contains(&pid), "{said}");
     let (good, said) = with(&["top", &to, "--once", "--json", "--every", "250ms"], &deploy);
     assert!(good && said.contains("\"server\""), "{said}");
-    // The key may stand in the certificate's file.
+    // The certificate's file may contain the key.
     let both = ["deploy.pem", "deploy.key"].map(|name| fs::read_to_string(rig.folder.at(name)).unwrap());
     rig.folder.write("both.pem", both.concat());
     let (good, said) = with(&["status", &to, "--json"], &["--cacert", "ca.pem", "--cert", "both.pem"]);
     assert!(good && said.contains(&pid), "{said}");
-    // What is wrong is said.
+    // Errors name the cause.
     for (arguments, part) in [
         (&["status", &to][..], "issuer is not trusted"),
         (&["status", &to, "--cacert", "ca.pem"], "403"),
@@ -169,7 +170,7 @@ fn a_reload_changes_certificates_and_whether_there_is_tls() {
     let first = fs::read_to_string(&file).unwrap();
     let mut kept = kept(&rig, &port);
     assert_eq!(kept.status(), 200);
-    // Another certificate of the listener: open connections stay.
+    // A new certificate of the listener keeps open connections.
     openssl(
         &rig.folder,
         "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=second -keyout second.key -out second.csr 2>&1
@@ -188,7 +189,7 @@ fn a_reload_changes_certificates_and_whether_there_is_tls() {
     assert_eq!(kept.status(), 200);
     let shown = curl(&["-4", "-v", "-k", &format!("https://localhost:{port}/v1/status")]);
     assert!(text(&shown.stderr).contains("CN=second"), "{}", text(&shown.stderr));
-    // Other demands on clients: a connection that was made before ends with the answer to its next request.
+    // New requirements for clients: an existing connection is closed after its next response.
     let strict = first.replace(", required = false", ", required = true");
     fs::write(&file, &strict).unwrap();
     reload();
@@ -196,13 +197,13 @@ fn a_reload_changes_certificates_and_whether_there_is_tls() {
     assert!(kept.is_over());
     assert!(ask(&rig, &port, "", "/v1/status", &[]).is_err());
     assert_eq!(ask(&rig, &port, "guest", "/v1/status", &[]).unwrap().0, 200);
-    // A key that does not fit keeps the new configuration out.
+    // A key that does not match rejects the new configuration.
     fs::write(&file, first.replace("localhost.key", "guest.key")).unwrap();
     rig.signal("-HUP");
     eventually("it is refused", || rig.reported().contains("the configuration was not changed"));
     rig.expect_report("`control.tls`");
     assert_eq!(ask(&rig, &port, "guest", "/v1/status", &[]).unwrap().0, 200);
-    // Without TLS at the same address, and with it again.
+    // TLS is switched off at the same address, and on again.
     let (start, rest) = first.split_once("tls = {").unwrap();
     let tables = rest.split_once('\n').unwrap().1.replace(CLIENTS, "");
     fs::write(&file, format!("{start}{tables}")).unwrap();
@@ -214,7 +215,7 @@ fn a_reload_changes_certificates_and_whether_there_is_tls() {
     assert_eq!(ask(&rig, &port, "", "/v1/status", &[]).unwrap().0, 200);
 }
 
-/// A connection through TLS that stays open.
+/// A persistent connection through TLS.
 struct Kept(std::process::Child);
 
 fn kept(rig: &Rig, port: &str) -> Kept {
@@ -225,7 +226,7 @@ fn kept(rig: &Rig, port: &str) -> Kept {
 }
 
 impl Kept {
-    /// The status of the answer to one more request.
+    /// Sends another request and returns its status.
     fn status(&mut self) -> u16 {
         let request = "GET /v1/upstreams HTTP/1.1\r\nHost: localhost\r\n\r\n";
         self.0.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
@@ -242,7 +243,7 @@ impl Kept {
         head.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// Whether the server has closed it.
+    /// Whether the server has closed the connection.
     fn is_over(&mut self) -> bool {
         matches!(self.0.stdout.as_mut().unwrap().read(&mut [0]), Ok(0))
     }
@@ -255,7 +256,7 @@ impl Drop for Kept {
     }
 }
 
-/// The supervisor reads the key, which root alone may read.
+/// The supervisor reads the key, which only root may read.
 #[test]
 fn a_server_without_roots_rights_has_a_key() {
     for kind in kinds() {

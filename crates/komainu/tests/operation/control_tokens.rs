@@ -1,4 +1,4 @@
-//! Tokens of the control listener over TCP: who may do what, and what becomes of wrong ones.
+//! Tokens of the control listener over TCP: roles, and failed authentication.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ const READ: &str = "read-0123456789abcdef";
 const OPERATE: &str = "operate-0123456789abcdef";
 const ADMIN: &str = "admin-0123456789abcdef";
 
-/// The tokens' part of a configuration, and their files.
+/// Writes the token files and returns their configuration.
 fn tokens(folder: &Folder) -> String {
     let each = [("reader", "read", READ), ("deploy", "operate", OPERATE), ("chief", "admin", ADMIN)];
     let one = |(name, role, token): (&str, &str, &str)| {
@@ -27,7 +27,7 @@ fn tokens(folder: &Folder) -> String {
     each.into_iter().map(one).collect()
 }
 
-/// A server whose control listener has tokens, and further directives of `[control]`.
+/// Starts a server whose control listener has tokens and these directives of `[control]`.
 fn start(control: &str) -> Rig {
     let folder = Folder::new();
     let tokens = tokens(&folder);
@@ -40,14 +40,14 @@ fn start(control: &str) -> Rig {
     )
 }
 
-/// The address of the control listener that was opened last.
+/// Address of the control listener opened last.
 pub(crate) fn listener(rig: &Rig) -> String {
     let said = "the control listener is http://";
     eventually("the control listener is there", || rig.reported().contains(said));
     rig.reported().rsplit(said).next().unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
-/// Sends a request over TCP; fields are lines.
+/// Sends a request over TCP; `fields` are lines with CRLF.
 pub(crate) fn send(address: &str, method: &str, path: &str, fields: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -70,7 +70,7 @@ fn document(answer: &Answer) -> Value {
     serde_json::from_str(&answer.text()).unwrap_or_else(|error| panic!("{error}: {}", answer.text()))
 }
 
-/// One request of each class of operations: what it needs.
+/// A request of each class of operations, with the role that it needs.
 const CLASSES: [(&str, &str, &str, u8); 7] = [
     ("GET", "/v1/status", "", 0),
     ("GET", "/metrics", "", 0),
@@ -106,7 +106,7 @@ fn each_role_may_do_what_it_is_for() {
             }
         }
     }
-    // The scheme is written in any case, and a token makes up for a name in `Host`.
+    // The scheme is case-insensitive, and with a token any name in `Host` is accepted.
     send(&address, "GET", "/v1/audit", &format!("authorization: bEARER  {READ} \r\n"), "").expect_status(200);
     send(&address, "GET", "/v1/audit", &format!("{}Host: komainu.test\r\n", with(READ)), "")
         .expect_status(200);
@@ -133,10 +133,11 @@ fn whoever_guesses_is_blocked_for_a_while() {
         let wait: u64 = answer.expect_status(429).field("Retry-After").unwrap().parse().unwrap();
         assert!((1..=61).contains(&wait), "{wait}");
     }
-    // Also where it guesses right: else it could continue. What needs no token is answered.
+    // A correct token is refused as well, otherwise guessing could continue. Requests that need no token are
+    // answered.
     ask(READ).expect_status(429);
     send(&address, "GET", "/v1/status", "", "").expect_status(200);
-    // The flood is one entry.
+    // The flood is logged as one entry.
     let logged = rig.reported();
     assert!(logged.contains("control: 127.0.0.1 (open): GET /v1/audit: 401"), "{logged}");
     assert!(logged.matches("control: 127.0.0.1").count() < 20, "{logged}");
@@ -151,7 +152,7 @@ fn a_closed_listener_shows_nothing_without_a_token() {
         answer.expect_status(401).expect_field("WWW-Authenticate", "Bearer");
         assert!(!answer.text().contains("pid"), "{}", answer.text());
     }
-    // The page is empty without a token, which it asks for.
+    // The page contains no data without a token, which it asks for.
     let page = send(&address, "GET", "/", "", "").expect_status(200).text();
     assert!(page.contains("token-value"), "{page}");
     for path in ["/dashboard.css", "/dashboard.js"] {
@@ -185,7 +186,7 @@ fn a_reload_reads_the_tokens_again() {
     reload(OPERATE).expect_status(200);
     reload(OPERATE).expect_status(401);
     reload(other).expect_status(200);
-    // One that is no token keeps the new configuration out, and the tokens stay.
+    // An invalid token rejects the new configuration, and the old tokens stay valid.
     for (content, part) in [("short", "at least 20"), ("", "at least 20"), (READ, "the same token")] {
         rig.folder.write("deploy.token", content);
         let answer = reload(other);
@@ -200,7 +201,7 @@ fn a_reload_reads_the_tokens_again() {
     send(&address, "GET", "/v1/status", "", "").expect_status(401);
 }
 
-/// Lines of the audit log, once there are so many.
+/// Lines of the audit log once there are `count` of them.
 fn audited(rig: &Rig, name: &str, count: usize) -> Vec<Value> {
     let read = || fs::read_to_string(rig.folder.at(name)).unwrap_or_default();
     eventually("the audit log has its lines", || read().lines().count() >= count);
@@ -252,14 +253,14 @@ fn changes_and_refusals_are_lines_of_the_audit_file() {
     assert!(first["time"].as_str().unwrap().ends_with('Z'), "{first}");
     assert_eq!(lines[5]["path"].as_str().unwrap().len(), 1_024);
     assert!(!fs::read_to_string(rig.folder.at("audit.log")).unwrap().contains("0123456789abcdef"));
-    // A rotation: what comes after it is in the new file.
+    // After a rotation, entries go to the new file.
     fs::rename(rig.folder.at("audit.log"), rig.folder.at("audit.log.1")).unwrap();
     rig.signal("-USR1");
     eventually("the file is opened again", || rig.folder.at("audit.log").exists());
     post(&with(ADMIN)).expect_status(200);
     assert_eq!(audited(&rig, "audit.log", 1)[0]["actor"], "chief");
     audited(&rig, "audit.log.1", 6);
-    // It is one of those that a reload changes.
+    // The audit log is one of the directives that a reload changes.
     let config = fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     rig.folder.write("komainu.toml", config.replace("audit.log", "other.log"));
     send(&address, "POST", "/v1/reload", &format!("{JSON}{}", with(ADMIN)), "{}").expect_status(200);
@@ -300,7 +301,7 @@ fn komainu_ctl_sends_the_token_of_a_file() {
     assert!(good && said.contains(&pid), "{said}");
     let (good, said) = run(&["ctl", "--to", &to, "reload"], Some("reader.token"));
     assert!(!good && said.contains("needs the role `operate`"), "{said}");
-    // What is given counts more than what is in the environment.
+    // The option takes precedence over the environment.
     let (good, said) = run(&["ctl", "--to", &to, "--token-file", file, "reload"], Some("chief.token"));
     assert!(!good && said.contains("`reader`"), "{said}");
     let (good, said) = run(&["ctl", "--to", &to, "status"], Some("none.token"));
@@ -340,7 +341,7 @@ fn check_warns_of_a_token_that_everybody_can_read() {
     assert!(!good && said.contains("deploy.token") && said.contains("at least 20"), "{said}");
 }
 
-/// The supervisor reads the tokens, which root alone may read, and opens the audit log, in a folder of root's.
+/// The supervisor reads the tokens, which only root may read, and opens the audit log in a directory of root.
 #[test]
 fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
     for kind in kinds() {
@@ -371,7 +372,7 @@ fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
         post("/v1/logs/reopen", ADMIN).expect_status(200);
         audited(&rig, "audit.log", 1);
         if kind.contains("65534") {
-            // What the supervisor does with root's rights is not changed by the API.
+            // Settings that the supervisor applies with root privileges cannot be changed by the API.
             let fields = format!("{JSON}If-Match: *\r\n{}", with(ADMIN));
             let path = "/v1/config/control/audit?persist=false";
             let refused = send(&address, "PUT", path, &fields, "\"/etc/other.log\"");
@@ -380,7 +381,7 @@ fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
     }
 }
 
-/// Who asks on and on and reads nothing holds a place of its own, and no more.
+/// A client that sends requests endlessly and reads nothing occupies only its own slot.
 #[test]
 fn a_client_that_reads_nothing_keeps_nobody_out() {
     let rig = start("open = false\n");
@@ -390,11 +391,11 @@ fn a_client_that_reads_nothing_keeps_nobody_out() {
     let ask = format!("GET /v1/audit HTTP/1.1\r\nHost: {address}\r\n{}\r\n", with("wrong-0123456789abcdef"));
     let many = ask.repeat(1_000);
     let mut sent = 0;
-    // Until the server takes no more of it, or ends the connection.
+    // Until the server stops reading or closes the connection.
     while sent < 1_000 && stream.write_all(many.as_bytes()).is_ok() {
         sent += 1;
     }
-    // Its address is blocked; others are not, by the socket of the process.
+    // Its address is blocked; clients of the process's socket are not.
     send(&address, "GET", "/v1/status", &with(READ), "").expect_status(429);
     send(&address, "GET", "/", "", "").expect_status(200);
     let refusals = rig.reported().matches("control: 127.0.0.1").count();

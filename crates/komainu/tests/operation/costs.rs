@@ -1,4 +1,4 @@
-//! What a request costs: in the access log, in `Server-Timing` for chosen clients, and in the metrics.
+//! Costs of a request: in the access log, in `Server-Timing` for chosen clients, and in metrics.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::hosted::{folder, start, status};
 use crate::origin::{Origin, answer};
 use crate::rig::{Answer, Rig, eventually};
 
-/// The lines of the access log, once there are so many, by their targets.
+/// Lines of the access log once there are `count` of them, by target.
 fn lines(rig: &Rig, count: usize) -> Vec<Value> {
     let text = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the log is written", || text().lines().count() >= count && text().ends_with('\n'));
@@ -19,7 +19,7 @@ fn of<'l>(lines: &'l [Value], target: &str) -> Vec<&'l Value> {
     lines.iter().filter(|line| line["target"] == target).collect()
 }
 
-/// The figures of `Server-Timing`, by name.
+/// Value of a `Server-Timing` metric.
 fn timing(answer: &Answer, name: &str) -> Option<f64> {
     let value = answer.field("Server-Timing")?;
     let entry = value.split(", ").find_map(|entry| entry.strip_prefix(&format!("{name};dur=")))?;
@@ -72,7 +72,7 @@ fn a_request_says_what_it_has_cost_its_worker_and_this_server() {
         assert!(number(target, "worker_cpu_ms").is_some(), "{target}");
     }
     assert_eq!((number("/up", "worker"), number("/up", "worker_cpu_ms")), (None, None));
-    // All of it is counted, as a log shows it of every request.
+    // The metrics' totals agree with the log of all requests.
     let shop = || {
         let routes = status(&rig)["routes"].as_array().unwrap().clone();
         routes.into_iter().find(|route| route["handler"] == "app shop").unwrap()
@@ -94,7 +94,7 @@ fn clients_that_are_not_chosen_learn_nothing_and_few_requests_are_measured() {
     let route = status(&rig)["routes"][1].clone();
     let route = if route["handler"] == "app shop" { route } else { status(&rig)["routes"][0].clone() };
     assert_eq!((&route["requests"], &route["worker_cpu"]["requests"]), (&128.into(), &128.into()), "{route}");
-    // Two were measured, each of which stands for 64.
+    // Two requests were measured, each of which stands for 64.
     assert_eq!(route["cpu"]["requests"], 128);
 }
 

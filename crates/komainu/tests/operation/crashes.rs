@@ -1,4 +1,4 @@
-//! A server that dies while it works: who waits, who starts it again, and what the log says of it.
+//! Crashes of a running server: waiting clients, restarts, and log entries.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::hosted::{is_alive, kill, modules, server, status};
 use crate::rig::{self, Folder, PATIENCE, Rig, eventually, text};
 
-/// A server with a supervisor: files, and an application that says who its worker is. `None`, loudly, without root.
+/// Starts a supervised server with files and an application that returns its worker's process id. Without
+/// root, prints a note and returns `None`.
 fn supervised() -> Option<Rig> {
     if !rig::is_root() {
         eprintln!("SKIPPED: only root can start a server with a supervisor");
@@ -34,7 +35,7 @@ fn errors(rig: &Rig) -> String {
     fs::read_to_string(rig.folder.at("errors.log")).unwrap_or_default()
 }
 
-/// Processes that run and whose parent is this one.
+/// Running child processes.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let lines = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -43,10 +44,11 @@ fn children(pid: u32) -> Vec<u32> {
     pids.filter(|pid| is_alive(*pid)).collect()
 }
 
-/// A GET on a connection of its own. `None` where the server took the connection and died before it answered.
+/// Sends a GET request on a new connection. Returns `None` if the server accepted the connection and died
+/// before the response.
 ///
 /// # Panics
-/// Where the connection is refused, or the answer is another one.
+/// If the connection is refused or the response is a different one.
 fn get(address: SocketAddr) -> Option<()> {
     let mut stream = TcpStream::connect(address).expect("the address is bound all the time");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -75,7 +77,7 @@ fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
         eventually("clients are answered", || answers.load(Ordering::Relaxed) >= before + count);
     };
     std::thread::scope(|scope| {
-        // It ends with the test, also where that fails.
+        // The clients stop with the test, even if it fails.
         let ends = Ends(&stop);
         for _ in 0..8 {
             scope.spawn(|| {
@@ -96,7 +98,7 @@ fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
             assert_eq!(children(rig.child.id()), [before]);
             end(before, signal);
             answered(50);
-            // The same address, another process, other workers.
+            // The address is unchanged; the server process and the workers are new.
             let after = status(&rig)["pid"].as_u64().unwrap() as u32;
             let next: u32 = rig.get("/app").expect_status(200).text().parse().unwrap();
             assert!(before != after && worker != next, "{before} {after} {worker} {next}: {}", errors(&rig));
@@ -106,14 +108,14 @@ fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
         }
         drop(ends);
     });
-    // What is lost was in work: no more than each client had, each time.
+    // At most one request in progress for each client is lost in each crash.
     assert!(lost.load(Ordering::Relaxed) <= 3 * 8, "{lost:?} of {answers:?}");
-    // No core: it was another user's process once (or the core has a place, which is said).
+    // No core is dumped because the process changed its user; if there is one, its path is logged.
     assert!(errors(&rig).contains("left no core") || errors(&rig).contains("its core"), "{}", errors(&rig));
 }
 
-/// Ends a process by a signal. The first SIGSEGV that no fault has caused is passed over: Rust's own handler looks for a stack
-/// that is too deep, and leaves all else to the next one.
+/// Terminates a process by a signal. Rust's own SIGSEGV handler looks for a stack overflow, ignores the first
+/// signal that no fault has caused, and restores the default action for the next one.
 fn end(pid: u32, signal: &str) {
     eventually("it has ended", || {
         kill(pid, signal);
@@ -121,7 +123,7 @@ fn end(pid: u32, signal: &str) {
     });
 }
 
-/// Sets a flag when it goes away.
+/// Sets a flag on drop.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -139,13 +141,13 @@ fn a_crash_loop_is_slowed_down_and_newcomers_wait_in_the_queue() {
         let mut serving = Vec::new();
         eventually("a server runs", || {
             serving = children(supervisor);
-            // It serves: else it would be one that could not start.
+            // The server has answered, so its crash does not count as a failed start.
             serving.len() == 1 && get(rig.address).is_some()
         });
         assert!(kill(serving[0], "-KILL"));
         let died = format!("(process {}) died: signal: 9 (SIGKILL); it is started again", serving[0]);
         eventually("it is said", || errors(&rig).contains(&died));
-        // A client that comes while nobody serves.
+        // A client that connects while no server runs.
         let mut stream = rig.connect();
         stream.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         waited |= children(supervisor).is_empty();
@@ -154,7 +156,7 @@ fn a_crash_loop_is_slowed_down_and_newcomers_wait_in_the_queue() {
         assert!(text(&bytes).ends_with("\r\n\r\nA"), "{}", text(&bytes));
     }
     assert!(waited, "each pause was over before its client came");
-    // On a busy machine a server may serve for so long that the pauses begin again with none.
+    // On a busy machine the server may run long enough to reset the restart delay.
     let log = errors(&rig);
     for pause_ms in [100, 200] {
         assert!(log.contains(&format!("it is started again in {pause_ms} ms\n")), "{log}");
@@ -174,8 +176,8 @@ fn a_stop_is_obeyed_while_a_server_is_about_to_be_started_again() {
     assert!(rig.ended().success());
 }
 
-/// Binds a socket and keeps it, as a `.socket` unit does, and starts the server with it; when that dies, it is started
-/// once more as soon as a file is there.
+/// Binds a socket and keeps it open, as a `.socket` unit does, and starts the server with it; after the
+/// server has died, it is started once more as soon as a file exists.
 const SOCKET_UNIT: &str = "
 import os, socket, sys, time
 go, command = sys.argv[1], sys.argv[2:]
@@ -228,7 +230,7 @@ fn pid_in(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// The server of that script, which would outlive it.
+/// Kills the server of the script, which would outlive it.
 struct Server(std::path::PathBuf);
 
 impl Drop for Server {

@@ -1,4 +1,5 @@
-//! Files, folders and sockets that the user who serves may not use, and secrets that everybody may: what is said of them.
+//! Diagnostics for files, directories and sockets that the server's user cannot access, and for secrets that
+//! everybody can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +19,7 @@ fn who_serves_and_may_not_open_a_socket_learns_why() {
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o755)).unwrap();
     let config = "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n[[route]]\nproxy = \"unix:app.sock\"\n";
     let rig = start(folder, config);
-    // Said at the start, and with the request that fails.
+    // Reported at the start, and with the failing request.
     let said = format!("may not write to {} (mode 0755, of root:root): let the program", socket.display());
     rig.expect_report(&format!("warning: user 65534 {said}"));
     rig.get("/page").expect_status(502);
@@ -61,7 +62,7 @@ fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
     assert!(said.contains(&format!("may not read {page} (mode 0600, of root:root)\n")), "{said}");
     assert!(said.contains("komainu.toml:6:10") && said.contains(&format!("`chmod o+rx {closed}`")), "{said}");
     assert_eq!(said.matches("warning: ").count(), 2, "{said}");
-    // And at a start.
+    // Also reported at a start.
     folder.write("komainu.toml", format!("{user}[[route]]\nfiles = \"closed\"\n"));
     let config = fs::read_to_string(folder.at("komainu.toml")).unwrap();
     let rig = start(folder, &config);

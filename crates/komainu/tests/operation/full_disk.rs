@@ -1,4 +1,4 @@
-//! Disks without room: who gets what, what the log says, and what happens when there is room again.
+//! Full disks: responses, log entries, and recovery.
 
 use std::cell::Cell;
 use std::fs;
@@ -10,7 +10,8 @@ use crate::origin::{Origin, answer};
 use crate::rig::space::{fill_disk, is_disk_empty, on_disk, on_small_disk};
 use crate::rig::{self, Answer, Folder, Rig, eventually, is_root};
 
-/// How a server on a disk of its own is started: in one process, and with a supervisor. A user namespace has no other users.
+/// Configurations for a server on its own disk: a single process, and with a supervisor. A user namespace has
+/// no other users.
 fn kinds() -> Vec<&'static str> {
     if is_root() { rig::kinds() } else { vec!["user = \"root\"\n"] }
 }
@@ -30,7 +31,7 @@ fn logs_without_room_lose_their_lines_and_nothing_else() {
             }
         };
         let text = || fs::read_to_string(on_disk(&rig, "access.log")).unwrap_or_default();
-        // Those that are whole: the disk may have been full in the middle of one.
+        // Only complete lines: the disk may have become full in the middle of one.
         let is_whole =
             |line: &&str| line.starts_with("a line of some length that names /") && line.ends_with(" here");
         let lines = || text().lines().filter(is_whole).count();
@@ -38,7 +39,7 @@ fn logs_without_room_lose_their_lines_and_nothing_else() {
         eventually("they are logged", || lines() == 10);
         fill_disk(&rig);
         let failed = || rig.reported().matches("access.log: cannot be written: ").count();
-        // The last page of the file has room for some.
+        // The last page of the file has room for some lines.
         eventually("it is said", || {
             ask(1);
             failed() == 1
@@ -58,12 +59,12 @@ fn logs_without_room_lose_their_lines_and_nothing_else() {
         assert_eq!(failed(), 1, "{}", rig.reported());
         let last = format!("/{} here\n", asked.get());
         eventually("the last one is logged", || text().ends_with(&last));
-        // Each request has its line, or is counted.
+        // Each request is either logged or counted as lost.
         assert_eq!(lost().unwrap() + lines(), asked.get(), "{}", rig.reported());
     }
 }
 
-/// Of that many bytes.
+/// Returns a body of this many bytes.
 fn large(bytes: usize) -> String {
     (0..bytes).map(|at| char::from(b'a' + (at / 7 % 26) as u8)).collect()
 }
@@ -80,7 +81,7 @@ fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
             origin.url
         );
         let Some(rig) = on_small_disk(Folder::new(), 64, &config) else { return };
-        // With a little room that runs out within a response, and with none.
+        // With a little space that runs out within a response, and with none.
         for round in 0..2 {
             let mut slow = rig.connect();
             slow.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -90,7 +91,7 @@ fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
                 let reported = rig.reported();
                 reported.contains("slow clients occupy upstream connections: no temporary file in")
             });
-            // Meanwhile others are answered.
+            // Other clients are served meanwhile.
             assert_eq!(rig.get("/b").expect_status(200).body.len(), BYTES);
             slow.read_to_end(&mut first).unwrap();
             assert!(Answer::parse(first).text() == content, "round {round}");
@@ -117,7 +118,7 @@ fn a_body_without_room_is_refused_until_there_is_room() {
             )
             .unwrap();
         for _ in 0..200 {
-            // It may be refused before all is sent.
+            // The request may be refused before it has been sent completely.
             let _ = client.write_all(format!("1388\r\n{}\r\n", "y".repeat(5000)).as_bytes());
         }
         let _ = client.write_all(b"0\r\n\r\n");
@@ -125,7 +126,7 @@ fn a_body_without_room_is_refused_until_there_is_room() {
         Answer::parse(bytes)
     };
     post().expect(200, "1000000");
-    // The file of this body is removed after its response has been sent, and would leave its room free.
+    // The file of this body is removed after its response has been sent, which would free its space.
     eventually("nothing is stored", || is_disk_empty(&rig));
     fill_disk(&rig);
     let refused = post();
@@ -158,7 +159,7 @@ fn a_cache_without_room_on_its_disk_is_in_memory_until_there_is_room() {
         assert_eq!(rig.get(&format!("/{at}")).expect_status(200).body.len(), 20_000);
     }
     eventually("it is said", || failed() > 0);
-    // What came meanwhile is cached too, and what was stored is read.
+    // Responses that arrived meanwhile are cached, and stored ones are read.
     for path in ["/stored", "/49"] {
         eventually("a hit", || is_hit(&rig.get(path)));
     }

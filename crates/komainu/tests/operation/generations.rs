@@ -1,4 +1,4 @@
-//! Generations of the configuration: what works by an old one is listed, and closed by hand.
+//! Generations of the configuration: connections of old ones are listed and can be closed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use crate::api::{JSON, call, change, get};
 use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, eventually, is_closed, komainu, read_answer, text};
 
-/// A server that switches protocols and echoes; it answers `/slow` with a head, and never with the body.
+/// Starts a server that switches protocols and echoes; for `/slow` it sends a head and never the body.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ fn upgraded(rig: &Rig) -> TcpStream {
     stream
 }
 
-/// Whether both ends of a tunnel are there.
+/// Asserts that both ends of a tunnel are connected.
 fn echoes(stream: &mut TcpStream) {
     stream.write_all(b"ping").unwrap();
     let mut back = [0; 4];
@@ -67,7 +67,7 @@ fn echoes(stream: &mut TcpStream) {
     assert_eq!(&back, b"ping");
 }
 
-/// Of each generation, the newest first: number, state, requests, and those that were upgraded.
+/// Number, state, requests and upgraded connections of each generation, the newest first.
 fn shown(rig: &Rig) -> Vec<(u64, String, u64, u64)> {
     let document = get(rig, "/v1/generations");
     let number = |one: &Value, key: &str| one[key].as_u64().unwrap();
@@ -153,7 +153,7 @@ fn a_response_that_has_begun_ends_with_its_generation_and_komainu_ctl_shows_it()
     let (good, said) = run(&["close", "1"]);
     assert!(good && said.contains("1 requests were closed, 0 of them upgraded"), "{said}");
     slow.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Cut off within the body that was announced.
+    // The announced body is cut off.
     let rest = rig::read_to_close(&mut slow);
     assert!(rest.len() < 100, "{}", rest.len());
 }

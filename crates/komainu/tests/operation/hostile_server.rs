@@ -1,6 +1,7 @@
-//! A server process under an attacker's control: what it gets from its supervisor, which keeps root's rights.
+//! A server process under an attacker's control, and the requests that its supervisor, which keeps root
+//! privileges, grants to it.
 //!
-//! The test stops the server and speaks over its end of the link.
+//! The test stops the server and speaks over the server's end of the link.
 
 use std::fs;
 use std::io::{IoSlice, IoSliceMut, Read};
@@ -19,7 +20,7 @@ use crate::hosted::{is_alive, kill, status};
 use crate::privileges::{can_be_tested, of_another_user, start};
 use crate::rig::{Folder, Rig, eventually};
 
-/// The server's end of the link, while the server is stopped.
+/// The stopped server's end of the link.
 struct Hostile {
     pid: u32,
     link: OwnedFd,
@@ -64,11 +65,11 @@ impl Hostile {
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
-        // The supervisor may have closed it.
+        // The supervisor may have closed the link.
         let _ = sendmsg(&self.link, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
     }
 
-    /// The answer to a request; `None` where the supervisor has ended the link.
+    /// Sends a request and returns the answer; `None` if the supervisor has closed the link.
     fn ask(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Option<(String, Vec<OwnedFd>)> {
         self.send(text, descriptors);
         let (mut bytes, mut space) =
@@ -98,7 +99,8 @@ impl Hostile {
     }
 }
 
-/// Serves as 65534; an application runs as 65533 and has a file of its own, a log and a socket open.
+/// Starts a server that runs as 65534 with an application that runs as 65533 and has a file, a log and a
+/// socket open.
 fn serving() -> Rig {
     let app = "open our $readable, '<', 'own.txt' or die; open our $written, '>', 'log.txt' or die; \
         use IO::Socket::INET; our $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die; \
@@ -136,7 +138,7 @@ fn it_gets_files_of_applications_alone_and_no_other_descriptor() {
     for number in [written, socket, 0, 1, 9_999] {
         hostile.assert_refused(&format!("file {app} {number}"), &[process.as_fd()]);
     }
-    // Processes that are not the application's: the supervisor, its server, the test, one that has ended.
+    // Processes that do not belong to the application: the supervisor, its server, and the test.
     for pid in [rig.child.id(), hostile.pid, std::process::id()] {
         for request in ["file shop 0", "usage shop"] {
             hostile.assert_refused(request, &[pidfd(pid).as_fd()]);
@@ -169,7 +171,7 @@ fn it_has_no_hold_on_its_successor() {
     hostile.send("upgrade", &[]);
     let until = Instant::now() + Duration::from_secs(20);
     let mut tried = 0;
-    // The supervisor continues a server that is stopped for long.
+    // The supervisor resumes a server that is stopped for long.
     let stop = || {
         rustix::process::kill_process(
             Pid::from_raw(hostile.pid.cast_signed()).unwrap(),
@@ -178,7 +180,8 @@ fn it_has_no_hold_on_its_successor() {
         .unwrap();
     };
     set_socket_timeout(&hostile.link, Timeout::Recv, Some(Duration::from_secs(2))).unwrap();
-    // From the successor's first moment, while it is root's, until it serves: its server is its child, and it is the supervisor's.
+    // From the first moment of the successor, which starts with root privileges, until it serves: the server
+    // is the successor's child, and the successor is the supervisor's.
     while Instant::now() < until && tried < 200 {
         stop();
         for successor in children(rig.child.id()).into_iter().filter(|pid| !before.contains(pid)) {
@@ -192,7 +195,7 @@ fn it_has_no_hold_on_its_successor() {
                     if let Some((answer, got)) =
                         hostile.ask(&format!("file shop {number}"), &[process.as_fd()])
                     {
-                        // An order of the supervisor may come in between.
+                        // A command of the supervisor may arrive in between.
                         assert!(got.is_empty() && !answer.starts_with("file"), "{answer}");
                     }
                 }
@@ -240,7 +243,7 @@ fn a_server_that_is_stopped_is_continued() {
     rig.get("/").expect_status(200);
 }
 
-/// A log in a folder that the serving user owns, who replaces it by a link after the start.
+/// A log in a directory of the serving user, who replaces the directory by a symbolic link after the start.
 #[test]
 fn a_folder_of_logs_that_is_replaced_by_a_link_leads_root_nowhere() {
     if !can_be_tested() {

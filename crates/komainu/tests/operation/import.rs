@@ -1,4 +1,4 @@
-//! `komainu import` as somebody uses it who comes from nginx.
+//! `komainu import` as used for a migration from nginx.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn what_is_imported_is_checked_and_explained() {
     };
     let (code, config, report) = run(komainu().args(["import", "nginx", "nginx.conf"]));
     assert_eq!(code, Some(0), "{report}");
-    // What is not possible says where it stands.
+    // Directives that cannot be translated are reported with their position.
     assert!(report.contains("sites/shop.conf:6") && report.contains("content_by_lua_block"), "{report}");
     folder.write("komainu.toml", &config);
     let explained = |url: &str| {
@@ -37,7 +37,7 @@ fn what_is_imported_is_checked_and_explained() {
         explained("http://shop.example/cart").contains("matches: proxy to http://127.0.0.1:3000"),
         "{config}"
     );
-    // Whatever took the place of what cannot be translated does not fall through to another location.
+    // The location with the untranslatable directive does not fall through to another one.
     assert!(explained("http://shop.example/lua").contains("/lua: matches: respond"), "{config}");
     let (code, _, why) = run(komainu().args(["import", "nginx", "none.conf"]));
     assert!(code != Some(0) && why.contains("none.conf"), "{why}");
@@ -66,7 +66,7 @@ fn results_that_nobody_can_start_fail() {
     assert!(why.contains("The result is not valid") && why.contains("this is not a port"), "{why}");
 }
 
-/// A configuration whose translation has no difference that the report does not name.
+/// A configuration whose translation differs only in ways named in the report.
 const SHOP: &str = "events {}\nhttp {\n  server {\n    listen 80;\n    server_name shop.example;\n    root /srv/shop;\n    \
      location / { add_header X-Shop 1 always; }\n    location /api/ { proxy_pass http://10.0.0.1:3000; }\n    \
      location = /hello { return 200 hello; }\n    location ~ \\.old$ { return 410; }\n  }\n}\n";
@@ -76,13 +76,13 @@ fn the_old_server_and_the_translation_are_compared() {
     let folder = Folder::new();
     folder.write("shop.conf", SHOP);
     let mut command = komainu();
-    // The kind is guessed.
+    // The kind of server is detected.
     command.args(["import", "shop.conf", "--verify", "--verify-json", "found.json", "--requests", "400"]);
     let output = command.current_dir(folder.path()).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("Differences that the report does not name (0)"), "{said}");
-    // What is normalised is listed.
+    // Normalized fields are listed.
     assert!(said.contains("Not compared:") && said.contains("Date, Server and Via"), "{said}");
     let found = std::fs::read_to_string(folder.at("found.json")).unwrap();
     let count = found.lines().find_map(|line| line.trim().strip_prefix("\"requests\": "));
@@ -106,7 +106,7 @@ fn usual_sites_have_no_difference_that_the_report_does_not_name() {
     }
 }
 
-/// What is said of a site when it is compared with an nginx that changes its configuration by this script of sed's first; it fails.
+/// Output of a failing comparison with an nginx whose configuration was changed by this sed script.
 fn compared_with_changed(site: &str, change: &str) -> String {
     let folder = Folder::new();
     folder.write("shop.conf", site);
@@ -126,7 +126,7 @@ fn compared_with_changed(site: &str, change: &str) -> String {
 
 #[test]
 fn a_difference_that_no_remark_names_is_shown_and_fails() {
-    // An nginx that answers something else than its configuration says.
+    // nginx sends a different response than the imported configuration describes.
     let said = compared_with_changed(SHOP, "s/200 hello/200 changed/");
     assert!(said.contains("nginx: changed") && said.contains("komainu: hello"), "{said}");
     assert!(said.contains("at shop.conf:9: location = /hello"), "{said}");
@@ -134,7 +134,8 @@ fn a_difference_that_no_remark_names_is_shown_and_fails() {
 
 #[test]
 fn nothing_names_an_answer_to_what_nginx_refuses() {
-    // An nginx that refuses what its configuration answers, and a directive of the location that has a remark.
+    // nginx refuses a request that the imported configuration answers, in a location with a remark about
+    // another directive.
     let site = SHOP.replace("= /hello { ", "= /hello { auth_basic off; satisfy any; add_header A 1; ");
     let said = compared_with_changed(&site, "s/200 hello/403/");
     let (unnamed, _) = said.split_once("Differences that the report names").unwrap();
@@ -165,7 +166,7 @@ fn an_include_that_is_missing_cannot_be_verified_and_those_of_debian_are_compare
     if std::path::Path::new("/etc/nginx/snippets/fastcgi-php.conf").exists() {
         let (code, said) = verified(site("include snippets/fastcgi-php.conf;"));
         assert!(code == Some(0) && said.contains("stub") | said.contains("60 requests"), "{said}");
-        // Its directives count: the script is the file that `fastcgi.conf` names.
+        // The included directives take effect: the script is the file that `fastcgi.conf` names.
         assert!(!said.contains("`include"), "{said}");
     }
 }
@@ -196,7 +197,8 @@ fn a_fifo_is_refused_and_a_long_map_is_read_in_time() {
             komainu().args(["import", "nginx", "map.conf"]).current_dir(folder.path()).output().unwrap();
         let (took, said) = (began.elapsed(), text(&output.stderr));
         assert!(output.status.success() && text(&output.stdout).contains(expected), "{said}");
-        // It takes half a second of CPU time; each line compared with each takes more than a minute, also on an idle machine.
+        // Takes half a second of CPU time; a quadratic comparison of lines takes more than a minute even on
+        // an idle machine.
         assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `listen` changes when the configuration is read again.
+//! Changes of `listen` by a reload.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ fn config(kind: &str, listen: &str) -> String {
     format!("listen = [{listen}]\nthreads = 3\n{kind}[[route]]\nfiles = \"www\"\n")
 }
 
-/// Whether the new configuration is taken over; what is said of it.
+/// Reloads with a new configuration; returns whether it was accepted, and the output.
 fn reload(rig: &Rig, text: &str) -> (bool, String) {
     rig.folder.write("komainu.toml", text);
     let done = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
@@ -35,7 +35,7 @@ fn reload_in_order(rig: &Rig, text: &str) {
     assert!(done, "{said}");
 }
 
-/// The addresses that it says it serves on.
+/// Addresses that the server reports to serve on.
 fn addresses(rig: &Rig) -> Vec<String> {
     let listen = status(rig)["listen"].clone();
     listen.as_array().unwrap().iter().map(|address| address.as_str().unwrap().to_owned()).collect()
@@ -45,7 +45,7 @@ fn port_of(address: &str) -> SocketAddr {
     address.strip_prefix("http://").unwrap().parse().unwrap()
 }
 
-/// Every thread has a socket: enough connections find all of them.
+/// Each thread has a socket, so several connections are needed to reach all of them.
 fn serves(address: SocketAddr) {
     for _ in 0..12 {
         assert_eq!(Client::new(address).get("/a"), (200, "A".into()));
@@ -69,14 +69,14 @@ fn addresses_come_and_go_and_stay() {
         serves(second);
         let curl = rig::curl(&["--unix-socket", &unix.display().to_string(), "http://localhost/a"]);
         assert_eq!(text(&curl.stdout), "A");
-        // The first address goes; connections from it stay open.
+        // The first address is closed; its connections stay open.
         reload_in_order(&rig, &config(kind, &format!("\"{second}\"")));
         assert_eq!(addresses(&rig), [now[1].clone()]);
         eventually("nobody listens there", || TcpStream::connect(rig.address).is_err());
         assert_eq!(kept.get("/a"), (200, "A".into()));
         assert!(!unix.exists());
         serves(second);
-        // And comes back, at the port that it had.
+        // The address is opened again, at the same port.
         reload_in_order(&rig, &config(kind, &format!("\"{second}\", \"{}\"", rig.address)));
         serves(rig.address);
         serves(second);
@@ -96,7 +96,7 @@ fn an_address_that_is_not_free_changes_nothing() {
         serves(rig.address);
         eventually("what was bound is closed again", || TcpStream::connect(taken).is_err());
         drop(blocker);
-        // A process that another test has just started may still hold a copy of its socket.
+        // A process just started by another test may still hold a copy of the socket.
         let both = config(kind, &format!("\"{taken}\", \"{blocked}\""));
         eventually("both addresses are free", || reload(&rig, &both).0);
         serves(taken);
@@ -130,7 +130,7 @@ fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
 fn a_connection_that_waits_in_the_queue_is_served() {
     for kind in rig::kinds() {
         let rig = start(kind);
-        // Connections all the time, while addresses come and go.
+        // Clients keep connecting while addresses change.
         let address = rig.address;
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let theirs = stop.clone();
@@ -180,7 +180,7 @@ fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
         return eprintln!("SKIPPED: this system keeps no port for root");
     }
     let folder = Folder::new();
-    // Where that user may read it, as the folder of the build may not be.
+    // The build directory may be unreadable for that user, so the program is copied.
     rig::copy_program(&folder.at("komainu"));
     let arguments = ["run", "--listen", "127.0.0.1:81", "."];
     let mut command = match is_root() {
@@ -223,7 +223,7 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
                 "[[site]]\nhosts = \"{name}.test\"\n[[site.route]]\nrespond = {{ status = 200, body = \"{name} ${{GREETING:-hello}}\" }}\n"
             )
         };
-        // A pattern may match nothing, which is said where it is likely to be a mistake.
+        // A pattern may match no file, which is reported if it is likely to be a mistake.
         let (done, said) = reload(&rig, &config(""));
         assert!(done && said.contains("no file matches it"), "{said}");
         fs::create_dir(rig.folder.at("sites")).unwrap();
@@ -236,7 +236,7 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
         rig.folder.write("sites/a.toml", site("a"));
         reload_in_order(&rig, &config(""));
         assert_eq!((seen("a.test"), seen("b.test")), ("a hello".into(), "b hello".into()));
-        // A fault names its file, and changes nothing.
+        // An error names its file, and the old configuration stays active.
         rig.folder.write("sites/a.toml", "\n[[sit]]\n");
         let (done, said) = reload(&rig, &config(""));
         assert!(!done && said.contains("sites/a.toml:2:"), "{said}");
@@ -246,7 +246,7 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
         assert_ne!(seen("a.test"), "a hello");
         let (done, said) = reload(&rig, "include = \"none.toml\"\n[[route]]\nfiles = \"www\"\n");
         assert!(!done && said.contains("none.toml") && said.contains("`include = "), "{said}");
-        // A FIFO is not waited for, and files that include each other are refused.
+        // A FIFO does not block the reload, and circular includes are rejected.
         let fifo = Command::new("mkfifo").arg(rig.folder.at("sites/c.toml")).status().unwrap();
         assert!(fifo.success());
         let (done, said) = reload(&rig, &config(""));
@@ -256,11 +256,11 @@ fn a_file_that_is_included_comes_and_goes_with_a_reload() {
         let (done, said) = reload(&rig, &config(""));
         assert!(!done && said.contains("files would include each other without end"), "{said}");
         fs::remove_file(rig.folder.at("sites/c.toml")).unwrap();
-        // What serves nothing is said to.
+        // A configuration without routes is reported.
         let (done, said) = reload(&rig, &format!("listen = \"127.0.0.1:0\"\nthreads = 3\n{kind}"));
         assert!(done && said.contains("every request is answered 404"), "{said}");
         reload_in_order(&rig, &config(""));
-        // An emptied file is no wish to serve nothing.
+        // An empty file is rejected as a probable accident.
         let (done, said) = reload(&rig, "# nothing\n");
         assert!(!done && said.contains("says nothing"), "{said}");
         assert_eq!(seen("b.test"), "b hello");

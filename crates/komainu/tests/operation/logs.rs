@@ -1,4 +1,4 @@
-//! Several access logs, where they go, and their change by a reload.
+//! Several access logs, their destinations, and their change by a reload.
 
 use std::fs;
 use std::io::Read;
@@ -31,7 +31,7 @@ fn has_lines(rig: &Rig, name: &str, want: &[&str]) {
 fn logs_of_sites_with_conditions_change_with_a_reload() {
     for kind in rig::kinds() {
         let folder = Folder::new();
-        // A server without root's rights cannot make files here: its supervisor opens them.
+        // A server without root privileges cannot create files here: its supervisor opens them.
         let head = format!("listen = \"127.0.0.1:0\"\nthreads = 1\n{kind}");
         let routes = "[[route]]\nrespond = \"any\"\n[[site]]\nhosts = [\"a.test\"]\n[[site.route]]\npath = \"/a\"\nrespond = \"A\"\n";
         let first =
@@ -45,7 +45,7 @@ fn logs_of_sites_with_conditions_change_with_a_reload() {
         };
         ask("a.test", "/a?1");
         has_lines(&rig, "all.log", &["/a?1"]);
-        // Further logs: one of errors, one of a site; the first stays as it is.
+        // Adds a log of errors and one of a site; the first log stays as it is.
         let errors =
             "[[logs]]\naccess = \"$status $uri\"\nfile = \"errors.log\"\nonly = { status = [\"4xx\"] }\n";
         let of_site = "[[site.logs]]\naccess = \"$host $uri\"\nfile = \"site.log\"\n";
@@ -59,7 +59,7 @@ fn logs_of_sites_with_conditions_change_with_a_reload() {
         has_lines(&rig, "all.log", &["/a?1", "/a?token=***", "/none", "/b"]);
         has_lines(&rig, "errors.log", &["404 /none"]);
         has_lines(&rig, "site.log", &["a.test /a?token=***", "a.test /none"]);
-        // Files that were moved away are opened again, those that a reload has brought too.
+        // Renamed files are reopened, including those added by a reload.
         for name in ["all.log", "errors.log", "site.log"] {
             fs::rename(rig.folder.at(name), rig.folder.at(&format!("{name}.1"))).unwrap();
         }
@@ -70,7 +70,7 @@ fn logs_of_sites_with_conditions_change_with_a_reload() {
         ask("a.test", "/after");
         has_lines(&rig, "site.log", &["a.test /after"]);
         has_lines(&rig, "errors.log", &["404 /after"]);
-        // One goes, another format comes, and the error log moves.
+        // One log is removed, one gets another format, and the error log moves.
         let third = first
             .replace("\"$uri\"", "\"$method\"")
             .replace("[log]\n", "[log]\nerrors = \"err.log\"\nlevel = \"debug\"\n");
@@ -81,7 +81,7 @@ fn logs_of_sites_with_conditions_change_with_a_reload() {
         eventually("the new error log is used", || {
             lines(&rig, "err.log").iter().any(|line| line.contains("the configuration was read again"))
         });
-        // A log that cannot be opened keeps the configuration out.
+        // If a log cannot be opened, the configuration is rejected.
         rig.folder.write("komainu.toml", third.replace("all.log", "none/all.log"));
         let refused = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
         assert!(!refused.status.success() && rig::text(&refused.stderr).contains("none/all.log"));
@@ -90,7 +90,7 @@ fn logs_of_sites_with_conditions_change_with_a_reload() {
     }
 }
 
-/// A message by RFC 5424, taken apart: priority, tag, log, line.
+/// Priority, tag, log name and line of an RFC 5424 message.
 fn message(bytes: &[u8]) -> (u32, String, String, String) {
     let text = std::str::from_utf8(bytes).unwrap();
     let words: Vec<&str> = text.splitn(8, ' ').collect();
@@ -101,7 +101,7 @@ fn message(bytes: &[u8]) -> (u32, String, String, String) {
     (priority.parse().unwrap(), tag.into(), log.into(), line.into())
 }
 
-/// The messages of a stream, each behind its length.
+/// Messages of a stream with octet counting.
 fn frames(mut bytes: &[u8]) -> Vec<(u32, String, String, String)> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -113,7 +113,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u32, String, String, String)> {
     all
 }
 
-/// What one datagram brings.
+/// Receives one datagram.
 fn datagram(mut receive: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Vec<u8> {
     let mut room = vec![0; 65_536];
     let len = receive(&mut room).unwrap();
@@ -152,7 +152,7 @@ fn lines_go_to_syslog_and_to_the_journal() {
         (facility * 8 + 6, tag.to_owned(), "access".to_owned(), line.to_owned())
     };
     assert_eq!(message(&datagram(|room| udp.recv(room))), want(23, "shop", "GET /a"));
-    // The socket is not there yet: the line waits for it, and another one with it.
+    // The socket does not exist yet, so this line and another one are queued.
     eventually("it is said that the receiver is away", || {
         rig.reported().contains("dgram.sock): cannot be reached")
     });
@@ -177,7 +177,7 @@ fn lines_go_to_syslog_and_to_the_journal() {
         is("PRIORITY=6\nSYSLOG_IDENTIFIER=errors\nKOMAINU_LOG=error\nMESSAGE=info: ", "\n"),
         "{entries:?}"
     );
-    // Streams end with the server: what was collected is written before.
+    // Streams end with the server, which writes queued lines first.
     rig.signal("-TERM");
     let taken = |mut stream: Box<dyn Read>| {
         let mut bytes = Vec::new();
@@ -189,7 +189,7 @@ fn lines_go_to_syslog_and_to_the_journal() {
     assert_eq!(taken(Box::new(of_stream.accept().unwrap().0)), both);
 }
 
-/// Ends with its test.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -243,13 +243,13 @@ fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
     let text = "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[log]\nfile = \"all.log\"\naccess = \"$uri\"\n[[route]]\nrespond = \"ok\"\n";
     let mut rig = Rig::config(folder, text);
     rig.get("/a").expect(200, "ok");
-    // Each of them takes a twentieth of a second or more: those that come meanwhile are done at once, afterwards.
+    // Each reopening takes 50 ms or more; requests that arrive meanwhile are combined into one afterwards.
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 for _ in 0..20 {
                     let (status, done) = change(&rig, "POST", "/v1/logs/reopen", &json!({}));
-                    // On a busy machine the wait for those before it may end first.
+                    // On a busy machine the wait for earlier reopenings may time out.
                     let still_busy = done.to_string().contains("opened again afterwards");
                     assert!(status == 200 || still_busy, "{done}");
                 }
@@ -258,14 +258,14 @@ fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
     });
     eventually("the reopens are done", || change(&rig, "POST", "/v1/logs/reopen", &json!({})).0 == 200);
     assert_eq!(change(&rig, "POST", "/v1/reload", &json!({})).0, 200);
-    // The last one counts as well: what was moved away before it is not written to.
+    // The last request takes effect too: files renamed before it are no longer written.
     std::fs::rename(rig.folder.at("all.log"), rig.folder.at("all.log.1")).unwrap();
     assert_eq!(change(&rig, "POST", "/v1/logs/reopen", &json!({})).0, 200);
-    // The answer comes when it is done: what is asked for now stands in the new file.
+    // The response is sent after the reopening, so the next request is logged in the new file.
     assert!(rig.folder.at("all.log").exists());
     rig.get("/b").expect(200, "ok");
     has_lines(&rig, "all.log", &["/b"]);
-    // What cannot be opened is said to whoever has asked, and in the error log.
+    // A failure to open is reported to the caller and in the error log.
     fs::remove_file(rig.folder.at("all.log")).unwrap();
     fs::create_dir(rig.folder.at("all.log")).unwrap();
     let (status, done) = change(&rig, "POST", "/v1/logs/reopen", &json!({}));
@@ -300,12 +300,12 @@ fn no_line_is_sent_on_a_connection_that_the_receiver_has_closed() {
         rig.get(&format!("/{round}")).expect(200, "ok");
         let (mut stream, _) = listener.accept().unwrap();
         assert!(line(&mut stream).ends_with(&format!("/{round}")), "{round}");
-        // What the server writes from here on would be taken by the kernel, and reset.
+        // From here on the kernel would accept what the server writes, and reset the connection.
         drop(stream);
     }
 }
 
-/// The message of a frame that is whole.
+/// The message of a complete frame.
 fn frames_of(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let (length, message) = text.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Peers that have gone without a word: packets that arrive nowhere, and receivers that take no byte.
+//! Unresponsive peers: lost packets, and receivers that read nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::process::Child;
 use crate::rig::space::{in_network, on_lost_network};
 use crate::rig::{self, Answer, Folder, PATIENCE, Rig, eventually, komainu};
 
-/// A GET over the server's Unix socket: its network is not ours.
+/// Sends a GET request over the server's Unix socket, because its network namespace is separate.
 fn get(rig: &Rig, path: &str) -> Answer {
     take(ask(rig, path))
 }
@@ -26,7 +26,7 @@ fn take(mut stream: UnixStream) -> Answer {
     Answer::parse(bytes)
 }
 
-/// A server that ends with its test.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -36,7 +36,7 @@ impl Drop for Running {
     }
 }
 
-/// An upstream server in the network of the other one, which says where it is.
+/// Starts an upstream server in the network of `rig` that responds with its address.
 fn upstream(rig: &Rig, address: &str) -> Running {
     let name = address.replace(['.', ':'], "-");
     rig.folder.write(
@@ -63,7 +63,7 @@ fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_b
         [[route]]\nrespond = \"here\"\n";
     let Some(rig) = on_lost_network(Folder::new(), config) else { return };
     let _second = upstream(&rig, "127.0.0.1:82");
-    // Nobody answers: the client learns of it in time, and others notice nothing.
+    // The upstream server is unreachable: the client gets an error in time, and others are not affected.
     let lost = |path: &str| {
         let waiting = ask(&rig, path);
         for _ in 0..20 {
@@ -83,7 +83,7 @@ fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_b
         get(&rig, "/two").expect(200, "127-0-0-1-82");
         count("ejected: it gets no requests for a time") > 0
     });
-    // The network is back.
+    // The network is restored.
     address(&rig, "add");
     let first = upstream(&rig, "192.0.2.1:81");
     eventually("it answers", || get(&rig, "/alone").status() == 200);
@@ -92,7 +92,7 @@ fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_b
         count("back in service") > 0
     });
     eventually("it has its share again", || get(&rig, "/two").text() == "192-0-2-1-81");
-    // It is lost again, while connections to it are kept open: what is sent on them arrives nowhere.
+    // The network is lost again while idle connections are open: requests sent on them are lost.
     get(&rig, "/alone").expect(200, "192-0-2-1-81");
     address(&rig, "del");
     lost("/alone");
@@ -105,7 +105,7 @@ fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_b
     drop(first);
 }
 
-/// Takes connections and no byte of what they bring, until it is dropped.
+/// Accepts connections and reads nothing until it is dropped.
 fn takes_nothing() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = listener.try_clone().unwrap();
@@ -124,7 +124,7 @@ fn resident_kib(rig: &Rig) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Asks so often, with a target of so many bytes, over one connection.
+/// Sends `count` requests with a target of `bytes` bytes over one connection.
 fn ask_often(rig: &Rig, count: usize, bytes: usize) {
     let mut stream = rig.connect();
     let request = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(bytes)).repeat(10);
@@ -136,7 +136,7 @@ fn ask_often(rig: &Rig, count: usize, bytes: usize) {
     }
 }
 
-/// What waits for one receiver, in MiB, with room for how it is kept.
+/// Upper bound of the queue for one receiver in MiB, including overhead.
 const WAITING_MIB: u64 = 8;
 
 #[test]
@@ -151,7 +151,7 @@ fn a_receiver_of_logs_that_takes_no_byte_costs_its_lines_alone() {
     let rig = Rig::config(folder, &config);
     ask_often(&rig, 100, 7_000);
     let before = resident_kib(&rig);
-    // 14 kB each: the socket's buffers take a few MiB of them.
+    // 14 kB each: the socket's buffers hold a few MiB of them.
     ask_often(&rig, 3_000, 7_000);
     let grown = resident_kib(&rig).saturating_sub(before) / 1024;
     assert!(grown <= 3 * WAITING_MIB, "{grown} MiB more");
@@ -162,7 +162,7 @@ fn a_receiver_of_logs_that_takes_no_byte_costs_its_lines_alone() {
     eventually("another log has every line", || {
         std::fs::read_to_string(rig.folder.at("other.log")).unwrap_or_default().lines().count() == 3_100
     });
-    // A stop does not wait for it.
+    // Stopping does not wait for the receiver.
     let mut rig = rig;
     rig.signal("-TERM");
     assert!(rig.ended().success());

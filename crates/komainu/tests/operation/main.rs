@@ -1,5 +1,5 @@
-//! Running the real binary: starts, signals, changes of the configuration, what it may do and says of itself.
-#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+//! Operation of the real binary: start, signals, reloads, privileges and diagnostics.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../certified/mod.rs"]
 mod certified;

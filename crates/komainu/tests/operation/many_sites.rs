@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use crate::rig::{Folder, Rig, as_we_are, listen, text};
 
-/// Sites of the largest configuration.
+/// Number of sites of the largest configuration.
 const SITES: usize = 20_000;
 
 fn sites(count: usize, route: impl Fn(usize) -> String) -> String {
@@ -17,7 +17,7 @@ fn sites(count: usize, route: impl Fn(usize) -> String) -> String {
     text
 }
 
-/// `komainu check` where so many files may be open.
+/// Runs `komainu check` with a limit of `open_max` open files.
 fn check(folder: &Folder, open_max: usize) -> Output {
     let mut command = Command::new("sh");
     let script = format!("ulimit -n {open_max}; exec \"$0\" check -c \"$1\"");
@@ -25,7 +25,7 @@ fn check(folder: &Folder, open_max: usize) -> Output {
     command.output().unwrap()
 }
 
-/// The test has no clock: work that grows with the square of the number takes minutes.
+/// Has no time limit of its own: quadratic work takes minutes.
 #[test]
 fn a_check_of_20_000_sites_opens_few_files_at_a_time() {
     let folder = Folder::new();
@@ -46,7 +46,8 @@ fn a_check_of_20_000_sites_opens_few_files_at_a_time() {
     assert!(text(&done.stdout).contains("20000 sites"), "{}", text(&done.stdout));
 }
 
-/// Proxied sites, of which each second one asks a server that others ask too, under a reload that changes all of them.
+/// Proxied sites, every second of which shares its upstream server with others, and a reload that changes all
+/// of them.
 #[test]
 fn many_proxied_sites_start_and_are_reloaded() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! The listener for operators: what Prometheus reads there, and who gets nothing.
+//! The metrics listener: output for Prometheus, and refused clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,7 +33,7 @@ fn metrics(rig: &Rig) -> String {
     ask(rig, "/metrics", "").expect_status(200).text()
 }
 
-/// The value of a line.
+/// Value of a sample.
 fn value(text: &str, line: &str) -> f64 {
     let found = text.lines().find_map(|one| one.strip_prefix(line)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {line} in\n{text}")).parse().unwrap()
@@ -50,7 +50,7 @@ fn requests_are_counted_by_route_status_and_time() {
     rig.get("/missing").expect_status(404);
     rig.send("GET /gone/1 HTTP/1.1\r\nHost: shop.test\r\nConnection: close\r\n\r\n").expect(410, "x");
     rig.send("nonsense\r\n\r\n").expect_status(400);
-    // A request is counted after its response.
+    // A request is counted after its response has been sent.
     let count = |code: &str| format!("komainu_http_requests_total{{{FILES},code=\"{code}\"}}");
     eventually("all are counted", || {
         let text = metrics(&rig);
@@ -72,7 +72,7 @@ fn requests_are_counted_by_route_status_and_time() {
     assert!(
         value(&text, "komainu_resident_bytes") > 1e6 && value(&text, "komainu_memory_budget_bytes") > 1e6
     );
-    // What clients make up is no label.
+    // Values chosen by clients do not become labels.
     for n in 0..50 {
         rig.send(&format!("GET /{n} HTTP/1.1\r\nHost: h{n}.test\r\nConnection: close\r\n\r\n"));
     }
@@ -113,7 +113,7 @@ fn upstream_servers_the_cache_and_content_are_counted() {
     });
     let text = metrics(&rig);
     assert_eq!(value(&text, &bad), 1.0);
-    // One for the cache, six, the bad one, and the one with a body.
+    // One for the cache, six, the failing one, and the one with a body.
     assert_eq!(value(&text, &of("komainu_upstream_requests_total", live, "")), 9.0);
     assert_eq!(value(&text, &of("komainu_upstream_responses_total", live, ",class=\"2xx\"")), 8.0);
     assert_eq!(value(&text, &of("komainu_upstream_response_seconds_count", live, "")), 9.0);
@@ -131,7 +131,7 @@ fn upstream_servers_the_cache_and_content_are_counted() {
         assert_eq!(value(&text, &format!("{histogram}_count{{{route}}}")), 8.0, "{histogram}");
     }
     assert_eq!(value(&text, "komainu_tls_handshakes_total{kind=\"full\"}"), 0.0);
-    // A reload keeps what was counted, also of a server whose group has changed.
+    // A reload keeps the counters, even of a server whose group has changed.
     let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     let changed = format!("[[route]]\npath = \"/new\"\nrespond = \"new\"\n[[route]]\nproxy = [\"{live}\"]\n");
     let (before, _) = config.rsplit_once("[[route]]").unwrap();
@@ -146,7 +146,7 @@ fn upstream_servers_the_cache_and_content_are_counted() {
     eventually("the old group is gone", || !metrics(&rig).contains(&dead));
 }
 
-/// Prometheus' own judge of the text, and of its names.
+/// Checks the text and the names with Prometheus' own linter.
 #[test]
 fn promtool_has_no_remarks() {
     let Some(promtool) = installed("promtool") else { return };
@@ -250,7 +250,7 @@ fn over_tcp_names_of_elsewhere_get_nothing_and_clients_that_do_not_read_hold_up_
         [ask("rebound.test"), ask("localhost:1"), ask("[::1]"), ask("127.0.0.1")],
         [421, 200, 200, 200]
     );
-    // Those that begin a request and stop there fill it for a moment.
+    // Clients that stall within a request occupy all slots for a moment.
     let begun: Vec<TcpStream> = (0..300)
         .map(|_| {
             let mut client = connect(address);
@@ -260,7 +260,7 @@ fn over_tcp_names_of_elsewhere_get_nothing_and_clients_that_do_not_read_hold_up_
         .collect();
     assert_eq!(ask("localhost"), 200);
     drop(begun);
-    // Each asks until nothing more is taken of it, and reads nothing.
+    // Each client sends requests until the server stops reading, and reads nothing.
     let flood = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
     let clients: Vec<TcpStream> = (0..20)
         .map(|_| {

@@ -1,4 +1,5 @@
-//! Files that applications and upstream servers name in place of a response: `X-Accel-Redirect` and `X-Sendfile`.
+//! Files named by applications and upstream servers in place of a response: `X-Accel-Redirect` and
+//! `X-Sendfile`.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -56,7 +57,7 @@ fn an_application_names_a_file_and_the_server_sends_it() {
         assert_eq!(sent.field(name), Some(value), "{sent:?}");
     }
     assert!(sent.field("X-Accel-Redirect").is_none(), "{sent:?}");
-    // The validators are the file's, as its content is.
+    // The validators are the file's, as is the content.
     let etag = sent.field("ETag").unwrap().to_owned();
     assert_ne!(etag, "\"app\"");
     let unchanged = rig.ask("/x?accel=/protected/a%20b.txt", &format!("If-None-Match: {etag}\r\n"));
@@ -65,7 +66,7 @@ fn an_application_names_a_file_and_the_server_sends_it() {
     assert_eq!((part.status(), part.text()), (206, "234".to_owned()));
     let path = rig.folder.at("files/deep/c.txt");
     rig.get(&format!("/x?sendfile={}", path.display())).expect(200, "deep");
-    // Whatever the method was.
+    // For any request method.
     let posted = rig.send(
         "POST /x?accel=/protected/deep/c.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc",
     );
@@ -73,10 +74,10 @@ fn an_application_names_a_file_and_the_server_sends_it() {
     let head = rig
         .send("HEAD /x?accel=/protected/deep/c.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert_eq!((head.status(), head.field("Content-Length"), head.text()), (200, Some("4"), String::new()));
-    // An upstream server may too.
+    // Upstream servers may name files as well.
     let up = rig.get("/up?x=/protected/a%20b.txt");
     assert_eq!(file(&up).field("Content-Type"), Some("text/plain"));
-    // Kept connections serve on.
+    // Persistent connections continue.
     let two = "GET /x?accel=/protected/deep/c.txt HTTP/1.1\r\nHost: localhost\r\n\r\n\
                GET /up?x=/protected/deep/c.txt HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(
@@ -88,7 +89,7 @@ fn an_application_names_a_file_and_the_server_sends_it() {
 #[test]
 fn nobody_gets_what_no_internal_route_has() {
     let rig = rig("");
-    // Clients cannot ask for it.
+    // Clients cannot request the path directly.
     rig.get("/protected/a%20b.txt").expect_status(404);
     file(&rig.get("/open/a%20b.txt"));
     for target in [
@@ -106,7 +107,7 @@ fn nobody_gets_what_no_internal_route_has() {
         let answer = rig.get(&format!("/x?accel={target}"));
         assert!(matches!(answer.status(), 404 | 500), "{target}: {answer:?}");
         assert!(!answer.text().contains("secret") && !answer.text().contains("nobody gets"), "{answer:?}");
-        // It is a page of errors, not the application's PDF.
+        // The error page replaces the application's content type.
         assert_ne!(answer.field("Content-Type"), Some("application/pdf"), "{target}");
     }
     let files = rig.folder.at("files");
@@ -139,7 +140,7 @@ fn a_cache_in_front_gets_the_file_and_a_client_that_reads_nothing_holds_no_worke
             stream
         })
         .collect();
-    // There is one worker.
+    // There is only one worker.
     rig.get("/x?accel=/protected/deep/c.txt&x").expect_status(404);
     rig.get("/x?accel=/protected/a%20b.txt").expect_status(200);
 }
@@ -155,7 +156,7 @@ fn where_no_route_is_internal_the_log_has_what_was_ignored() {
     let rig = start(folder("app.psgi", APP), &config);
     rig.get("/up").expect(200, "empty").expect_no_field("X-Accel-Redirect");
     rig.expect_report("\"/up\": the application names a file that no internal route has");
-    // The same of an application, once a second has passed.
+    // An application's response is logged as well, once a second has passed.
     eventually("the log has it", || {
         rig.get("/app?sendfile=/etc/hosts").expect_status(200).expect_no_field("X-Sendfile");
         rig.reported().contains("\"/app")
@@ -164,7 +165,7 @@ fn where_no_route_is_internal_the_log_has_what_was_ignored() {
 
 #[test]
 fn a_file_is_sent_while_the_content_that_is_dropped_does_not_end() {
-    // It names a file, announces content and sends none; it answers each connection once.
+    // The upstream server names a file, announces content and sends none; it answers each connection once.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -213,7 +214,8 @@ fn the_age_of_a_named_file_lets_nobody_have_it_from_the_cache() {
     }
 }
 
-/// Routes whose rules refuse a named file, each with files of its own, before one that answers every path below `/protected/`.
+/// Routes whose rules refuse a named file, each with files of its own, followed by a route for all paths
+/// below `/protected/`.
 fn guarded() -> (Origin, Rig) {
     let origin = Origin::start(|ask| {
         let target = ask.line().split(' ').nth(1).unwrap().to_owned();
@@ -274,7 +276,7 @@ fn the_rules_of_an_internal_route_count() {
             ("users/a.txt", basic, 200, "users"),
             ("many/a.txt", "", 200, "many"),
             ("keyed/a.txt", "X-Key: k\r\n", 200, "keyed"),
-            // The next route that matches has no such file.
+            // The next matching route has no such file.
             ("keyed/a.txt", "", 404, ""),
             ("queried/a.txt?key=k", "", 200, "queried"),
             ("queried/a.txt?key=l", "", 404, ""),
@@ -290,7 +292,7 @@ fn the_rules_of_an_internal_route_count() {
         for status in [200, 429] {
             rig.ask(&format!("{by}=/protected/few/a.txt"), &client).expect_status(status);
         }
-        // A file is read, whatever the method of the request was.
+        // The file is always requested with GET, whatever the request's method.
         let post = format!(
             "POST {by}=/protected/read/a.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nConnection: close\r\n\r\na"
         );
@@ -333,7 +335,7 @@ fn what_the_rules_of_an_internal_route_admit_is_not_stored_for_others() {
         rig.ask("/kept?x=/protected/closed/a.txt", "X-Forwarded-For: 192.0.2.1\r\n").expect_status(403);
     }
     assert_eq!(origin.asks().len(), 4);
-    // Nor what depends on a field that the path is not asked with.
+    // The same holds if access depends on a field outside of the cache key.
     rig.ask("/kept?x=/protected/keyed/a.txt", "X-Key: k\r\n").expect(200, "keyed");
     rig.get("/kept?x=/protected/keyed/a.txt").expect_status(404);
     let before = origin.asks().len();

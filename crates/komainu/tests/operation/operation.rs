@@ -1,4 +1,4 @@
-//! Running it: configuration, logs, signals, and what a new user meets.
+//! Everyday operation: configuration, logs, signals, and first steps of new users.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,12 +24,13 @@ fn a_stop_loses_nothing() {
     let mut begun = [0; 1000];
     running.read_exact(&mut begun).unwrap();
     rig.signal("-TERM");
-    // Not by connecting: a connection can meet the socket of one core that closes while another one's is still open.
+    // A connection attempt is no reliable check: one core's socket may be closed while another one's is still
+    // open.
     let listening = format!(":{:04X} 00000000:0000 0A", rig.listens.port());
     eventually("accepting has stopped", || {
         !fs::read_to_string("/proc/net/tcp").unwrap().contains(&listening)
     });
-    // An idle connection gets one more answer, which says that it is the last.
+    // An idle connection gets one more response, with `Connection: close`.
     idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     read_answer(&mut idle).expect(200, "A").expect_field("Connection", "close");
     assert!(is_closed(&mut idle));
@@ -88,7 +89,7 @@ fn a_stop_counts_requests_and_ends_connections_without_any() {
     let mut stuck = rig.connect();
     stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     stuck.read_exact(&mut [0; 1000]).unwrap();
-    // Neither read what the server says nor close.
+    // Clients that neither read responses nor close.
     let silent: Vec<_> = (0..3)
         .map(|_| {
             let mut client = rig.connect();
@@ -116,7 +117,7 @@ fn two_signals_to_stop_at_once_are_one() {
         let mut running = rig.connect();
         running.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         running.read_exact(&mut [0; 1000]).unwrap();
-        // As a shell does, or systemd whose unit names both the process and its group.
+        // A shell signals the group, and systemd may signal both the process and its group.
         let pid = rustix::process::Pid::from_child(&rig.child);
         for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
             rustix::process::kill_process(pid, signal).unwrap();
@@ -146,7 +147,7 @@ fn the_configuration_is_read_again() {
     rig.get("/a").expect(200, "one");
     write("[[route]]\nfiles = \"two\"\n");
     eventually("the new configuration is used", || rig.get("/a").text() == "two");
-    // The limit on a body holds at once, so there is nothing to log.
+    // The limit on bodies applies at once, so there is no warning.
     write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
     let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
     eventually("the new limit is used", || rig.send(post).status() == 413);
@@ -154,7 +155,7 @@ fn the_configuration_is_read_again() {
     write(
         "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"two\"\n",
     );
-    // Other limits too, for the next connection and for the next request of one that is open.
+    // Other limits apply to the next connection, and to the next request of an open one.
     let long = format!("GET /a HTTP/1.1\r\nHost: a\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(3_000));
     eventually("the new limits are used", || rig.send(&long).status() == 431);
     assert!(!rig.reported().contains("restart"), "{}", rig.reported());
@@ -175,7 +176,7 @@ fn access_logs() {
     folder.write("www/a", "A");
     let rig = Rig::config(
         folder,
-        // One thread: each writes its lines when it has some, in an order of its own.
+        // A single thread keeps the lines in order.
         "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
     );
     rig.ask("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
@@ -191,7 +192,7 @@ fn access_logs() {
         "{first}"
     );
     assert!(second.contains("\"-\" 400 "), "{second}");
-    // Rotation: the file is moved away, and made again at the signal.
+    // Rotation: the file is renamed, and created again on the signal.
     fs::rename(&log, rig.folder.at("access.log.1")).unwrap();
     rig.signal("-USR1");
     eventually("the log is opened again", || log.exists());
@@ -213,7 +214,7 @@ fn lines_before_a_rotation_are_in_the_old_file() {
         for _ in 0..10 {
             rig.get("/a").expect(200, "A");
         }
-        // At once, as logrotate has no reason to wait: answered requests belong to the old file.
+        // No delay, as with logrotate: requests answered already belong to the old file.
         fs::rename(&log, &old).unwrap();
         rig.signal("-USR1");
         eventually("the log is opened again", || log.exists());
@@ -233,7 +234,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
     );
     rig.get("/a").expect(200, "A");
     rig.expect_report("this FIFO has no reader");
-    // Who comes to read gets the lines from then on.
+    // A new reader gets the lines from then on.
     let reader = std::thread::spawn({
         let fifo = fifo.clone();
         move || {
@@ -247,7 +248,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
         reader.is_finished()
     });
     assert!(reader.join().unwrap());
-    // The reader has left: the lines are counted again, and the stop waits for nobody.
+    // The reader has left: lines are counted as lost again, and the stop does not wait.
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
@@ -333,12 +334,12 @@ fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let mut child =
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    // Held, and not read any more once the address is known.
+    // Kept open, but not read after the address is known.
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
     let mut stream = rig::connect(line.rsplit("http://").next().unwrap().trim().parse().unwrap());
-    // More than the pipe holds and more than may wait: each quote takes four bytes of the log.
+    // More than the pipe and the queue hold: each quote takes four bytes in the log.
     let request = format!("GET /a HTTP/1.1\r\nHost: a\r\nUser-Agent: {}\r\n\r\n", "\"".repeat(10_000));
     for _ in 0..400 {
         stream.write_all(request.as_bytes()).unwrap();
@@ -349,7 +350,7 @@ fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
     for signal in ["-USR1", "-TERM"] {
         std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     }
-    // Without an end it waits for its reader for ever.
+    // Without a limit the process would wait for its reader forever.
     let until = std::time::Instant::now() + 3 * rig::PATIENCE;
     while ended.is_none() && std::time::Instant::now() < until {
         ended = child.try_wait().unwrap();
@@ -368,7 +369,7 @@ fn a_path_in_a_header_is_percent_encoded_again() {
         folder,
         "response_headers = { set = { X-Report = \"at $path\" } }\n[[route]]\nfiles = \"www\"\n",
     );
-    // Decoded it would be no value, and the field would be missing: to be had for the asking.
+    // The decoded value would be invalid and the field omitted, which clients could exploit.
     rig.get("/a%20b%0d%0aX:%20y").expect_field("X-Report", "at /a%20b%0d%0aX:%20y");
     rig.get("/a").expect_field("X-Report", "at /a");
 }
@@ -437,7 +438,7 @@ respond = "fine"
     ask("GET /%00", "site", "").expect(400, "<p>site").expect_field("X-Site", "yes");
     ask("GET /only", "other", "").expect(404, "<p>server").expect_no_field("X-Site");
     ask("OPTIONS *", "other", "").expect_status(204);
-    // What is no request belongs to no site, whatever the one before it was.
+    // Bytes that are not a request belong to no site, whatever the previous request was.
     let mut stream = rig.connect();
     stream.write_all(b"GET /none HTTP/1.1\r\nHost: site\r\n\r\nnonsense\r\n\r\n").unwrap();
     read_answer(&mut stream).expect(404, "<p>site");
@@ -459,7 +460,7 @@ fn without_descriptors_the_control_socket_does_not_spin() {
         assert!(set.unwrap().success());
     };
     limit("3");
-    // This one is taken still, by the descriptor that its accept holds ready; the next is not.
+    // The descriptor reserved by accept serves this connection; the next one is refused.
     let _ = run(&["status", "--pid", &pid]);
     let before = cpu_ticks();
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -472,7 +473,7 @@ fn without_descriptors_the_control_socket_does_not_spin() {
 #[test]
 fn without_a_host_there_is_no_redirect_to_it() {
     let rig = Rig::config(Folder::new(), "[[route]]\nredirect = \"https://$host$path\"\n");
-    // `https:///other.example/` would be taken for another host by browsers.
+    // Browsers would parse `https:///other.example/` as a different host.
     rig.send("GET /other.example/ HTTP/1.0\r\n\r\n").expect_status(400).expect_no_field("Location");
     rig.send("GET /other.example/ HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n").expect_status(400);
     rig.get("/a").expect_field("Location", "https://localhost/a");
@@ -510,7 +511,8 @@ fn check_explains() {
     assert!(ok && out.contains("/a/*"), "{out}{errors}");
     let (_, other, _) = run(&["check", "-c", path, "--explain", "http://localhost/b"]);
     assert_ne!(out, other);
-    // As the server reads it: an encoded slash belongs to a name, and is refused; a URL may have a query alone.
+    // Explained as the server parses it: an encoded slash is part of a name and refused; a URL may consist of
+    // host and query.
     let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b%2Fc"]);
     assert!(ok && out.contains("> line 1: /a/*") && out.contains("400"), "{out}{errors}");
     folder.write("query.toml", "[[route]]\nquery = { v = \"2\" }\nrespond = \"two\"\n");

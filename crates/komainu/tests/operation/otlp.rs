@@ -1,4 +1,4 @@
-//! Metrics, logs and traces for a collector of OpenTelemetry.
+//! Metrics, logs and traces for an OpenTelemetry collector.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::origin::{Ask, Origin, answer};
 use crate::rig::{self, Folder, Rig, eventually, installed};
 
-/// Has the documents judged by the schema of the protocol; how many spans, metrics and records they have.
+/// Validates the documents with the protocol's schema and returns the number of spans, metrics and records.
 fn judged(asks: &[Ask]) -> Option<usize> {
     let python = installed("python3")?;
     let mut lines = String::new();
@@ -39,27 +39,27 @@ fn document(ask: &Ask) -> Value {
     serde_json::from_slice(&ask.body).unwrap()
 }
 
-/// The attributes of a resource, a point or a record, as texts.
+/// An attribute of a resource, a data point or a record, as text.
 fn attribute(of: &Value, name: &str) -> Option<String> {
     let found = of["attributes"].as_array()?.iter().find(|attribute| attribute["key"] == name)?;
     let value = found["value"].as_object().unwrap().values().next().unwrap();
     Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// What a collector got on this path.
+/// Requests that the collector received on this path.
 fn sent(collector: &Origin, path: &str) -> Vec<Ask> {
     let is = |ask: &Ask| ask.line() == format!("POST {path} HTTP/1.1");
     collector.asks().into_iter().filter(is).collect()
 }
 
-/// The points of a metric in a document, by kind of data.
+/// Data points of a metric in a document, by kind of data.
 fn points(document: &Value, metric: &str, kind: &str) -> Vec<Value> {
     let metrics = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
     let found = metrics.iter().find(|other| other["name"] == metric);
     found.and_then(|found| found[kind]["dataPoints"].as_array()).cloned().unwrap_or_default()
 }
 
-/// How many requests of the route `/a` with this status the latest document has, and the document.
+/// Number of requests of the route `/a` with this status in the latest document, and the document.
 fn latest(collector: &Origin, status: &str) -> (u64, Value) {
     let Some(last) = sent(collector, "/v1/metrics").pop() else { return (0, Value::Null) };
     let document = document(&last);
@@ -105,7 +105,8 @@ fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
     );
     assert!(duration["exemplars"][0]["traceId"].is_string(), "{duration}");
     assert!(points(&first, "process.memory.usage", "gauge")[0]["asDouble"].as_f64().unwrap() > 1e6);
-    // By finer classes from now on; the thread is another one, and the count continues from the same start.
+    // Histograms with finer buckets after a reload; the exporting thread is new, and the counts continue from
+    // the same start time.
     let text = format!(
         "{}{}{}",
         rig::listen(&rig.folder),
@@ -122,7 +123,7 @@ fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
     });
     let point = finer().into_iter().find(of_route).unwrap();
     assert_eq!((&point["scale"], &point["startTimeUnixNano"]), (&3.into(), &duration["startTimeUnixNano"]));
-    // The last values are sent at the end.
+    // The last values are sent when the server stops.
     rig.get("/a").expect(200, "A");
     rig.signal("-TERM");
     assert!(rig.ended().success());
@@ -130,11 +131,11 @@ fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
     if let Some(count) = judged(&sent(&collector, "/v1/metrics")) {
         assert!(count > 40, "{count}");
     }
-    // What is secret is in no log.
+    // Secrets are not logged.
     assert!(!rig.reported().contains("secret"), "{}", rig.reported());
 }
 
-/// The records that a collector got.
+/// Log records that the collector received.
 fn records(collector: &Origin) -> Vec<Value> {
     let asks = sent(collector, "/v1/logs");
     let of = |ask: &Ask| {
@@ -262,7 +263,7 @@ fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
         assert_eq!(said(&format!("{url}{path}: a response with status 503; ")), 1, "{}", rig.reported());
     }
     assert_eq!(said("503; lines wait for it"), 1, "{}", rig.reported());
-    // Everything that waited is taken once.
+    // Everything queued is sent exactly once.
     let before = paths.map(|path| sent(&collector, path).len());
     busy.store(0, Ordering::Relaxed);
     let taken = |path: usize| sent(&collector, paths[path]).split_off(before[path]);
@@ -279,7 +280,7 @@ fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
     eventually("that is said", || {
         said("data are taken again; nothing was dropped") == 2 && said("it can be reached again") == 1
     });
-    // What is refused for good is not sent again.
+    // Permanently rejected data is not sent again.
     busy.store(2, Ordering::Relaxed);
     rig.get("/a?3").expect(200, "A");
     eventually("the refusal is said", || {
@@ -299,7 +300,7 @@ fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
 
 #[test]
 fn a_collector_that_never_answers_holds_up_nobody() {
-    // It takes connections, and no byte.
+    // A collector that accepts connections but reads nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let mut rig = Rig::config(

@@ -1,4 +1,4 @@
-//! What a running server shows of its work: `/v1/status`, `/v1/events` and the dashboard.
+//! The state of a running server in `/v1/status`, `/v1/events` and the dashboard.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,8 +10,8 @@ use crate::hosted;
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, PATIENCE, Rig, connect, eventually, komainu, nobody, read_answer, text};
 
-/// An application that waits for somebody to write into a FIFO, with one worker; a proxy of a server that is there and one
-/// that is not; and files.
+/// Starts an application with one worker that waits for a writer of a FIFO, a proxy with a reachable and an
+/// unreachable server, and files.
 fn start(origin: &str) -> Rig {
     let folder = Folder::new();
     let wait = "my ($env) = @_; if ($env->{PATH_INFO} =~ m{/wait$}) { open(my $gate, '<', 'gate'); my $line = <$gate>; }";
@@ -34,7 +34,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The workers' requests, as method and target.
+/// Requests of the workers, as method and target.
 fn current(status: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let processes = list(&status["apps"][0]["processes"]).iter();
@@ -58,7 +58,7 @@ fn a_status_reports_routes_servers_workers_queues_and_events() {
     let mut status = Value::Null;
     eventually("the worker has it", || {
         status = hosted::status(&rig);
-        // Queries may hold secrets, and figures can be read without a token.
+        // Query values are redacted, because statistics can be read without a token.
         current(&status) == [("GET".to_owned(), "/app/wait?***".to_owned())]
     });
     let mut second = ask("/app/b");
@@ -89,12 +89,12 @@ fn a_status_reports_routes_servers_workers_queues_and_events() {
     let servers = list(&status["upstreams"][0]["servers"]);
     assert_eq!((&servers[0]["url"], &servers[0]["state"]), (&origin.url.clone().into(), &"up".into()));
     assert!(servers[0]["statuses"]["2xx"] == 4 && servers[1]["failures"]["connect"].as_u64() >= Some(1));
-    // It could not connect, and has said so.
+    // The failed connection is reported.
     let events = list(&status["events"]);
     let failed =
         |event: &Value| event["text"].as_str().unwrap().contains(servers[1]["url"].as_str().unwrap());
     assert!(events.iter().any(failed), "{events:?}");
-    // `komainu top` shows the same, over the control socket and over the control listener.
+    // `komainu top` shows the same state over the control socket and the control listener.
     let pid = rig.child.id().to_string();
     let socket = format!("unix:{}", rig.folder.at("control.sock").display());
     for place in [&["--pid", &pid][..], &[&socket]] {
@@ -126,7 +126,7 @@ fn a_status_reports_routes_servers_workers_queues_and_events() {
     assert!(status["connections"]["accepted"].as_u64() >= Some(7) && status["cache"].is_null());
 }
 
-/// A request on a connection of its own to the control listener, and the head of its response.
+/// Sends a request on a new connection to the control listener and reads the head of the response.
 fn listen_to(rig: &Rig, path: &str, fields: &str) -> (BufReader<UnixStream>, String) {
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -138,7 +138,7 @@ fn listen_to(rig: &Rig, path: &str, fields: &str) -> (BufReader<UnixStream>, Str
     (reader, head)
 }
 
-/// The next event whose text contains this.
+/// Returns the next event whose text contains `wanted`.
 fn event(stream: &mut BufReader<UnixStream>, wanted: &str) -> Value {
     let mut line = String::new();
     loop {
@@ -169,16 +169,16 @@ fn the_page_is_strict_and_events_come_as_they_happen() {
     let (mut first, head) = listen_to(&rig, "/v1/events", "");
     assert!(head.contains("200 OK") && head.contains("text/event-stream"), "{head}");
     event(&mut first, "the control listener is");
-    // What a client makes up arrives as it is written in the log, in one line of JSON.
+    // Client-controlled text is escaped as in the log, in one line of JSON.
     let hostile = "/%3Cscript%3E?<img/src=x>\u{1b}[2J\"'&";
     rig.get(&hostile.replace('\u{1b}', "%1b")).expect_status(502);
     let failed = event(&mut first, "%3Cscript%3E?***");
     assert_eq!(failed["level"], "error");
-    // Whoever was away gets what came since.
+    // A reconnecting client receives the events it missed.
     let before = format!("Last-Event-ID: {}\r\n", failed["number"].as_u64().unwrap() - 1);
     let (mut again, _) = listen_to(&rig, "/v1/events", &before);
     assert_eq!(event(&mut again, ""), failed);
-    // There is room for 16, and for a status beside them.
+    // There is room for 16 followers, and for a status request besides.
     let others: Vec<_> = (0..14).map(|_| listen_to(&rig, "/v1/events", "")).collect();
     assert!(others.iter().all(|(_, head)| head.contains("200 OK")));
     let (_, head) = listen_to(&rig, "/v1/events", "");
@@ -202,7 +202,7 @@ fn a_file_is_formatted_and_compared_with_the_running_server() {
     assert!(run(&["fmt"]).0 && run(&["fmt", "--check"]).0);
     let after = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     assert!(after.contains("path = \"/a\"   # one\n"), "{after}");
-    // Another layout is no other configuration.
+    // Whitespace changes are no difference.
     assert_eq!(run(&["diff", "--pid", &pid]), (true, "nothing would change\n".into(), String::new()));
     rig.folder.write(
         "new.toml",
@@ -234,7 +234,7 @@ fn an_hour_is_kept_for_the_charts_and_handlers_have_both_names() {
     assert_eq!(hosted::status(&rig)["routes"][0]["handler"], "files, app shop");
     let ask = || crate::api::get(&rig, "/v1/history");
     assert_eq!(ask()["step_s"], 5);
-    // The requests are in the first point, and the memory of the server and its worker.
+    // The first point includes the requests, and the memory of the server and its worker.
     eventually("a point is there", || !list(&ask()["requests"]).is_empty());
     let history = ask();
     assert!(list(&history["requests"])[0].as_f64().unwrap() > 0.0, "{history}");
@@ -254,10 +254,10 @@ fn clients_who_ask_for_the_history_and_read_nothing_hold_little() {
         (0..100).map(|_| UnixStream::connect(rig.folder.at("control.sock")).unwrap()).collect();
     for client in &mut clients {
         client.set_nonblocking(true).unwrap();
-        // As much as the server takes.
+        // As much as the server accepts.
         let _ = client.write(&request);
     }
-    // Whoever reads is still answered, and what the others hold is counted.
+    // Well-behaved clients are still served, and the memory of the others is accounted.
     for _ in 0..5 {
         let status = crate::api::get(&rig, "/v1/status");
         let held = status["memory"]["held_bytes"].as_u64().unwrap();

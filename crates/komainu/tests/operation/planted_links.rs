@@ -1,4 +1,4 @@
-//! Links that a local user plants in folders on the way to paths that root makes, gives away, removes or binds.
+//! Symbolic links that a local user plants on the way to paths that root creates, chowns, removes or binds.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use crate::rig::{Folder, Rig, eventually, komainu, text};
 
 const USER: u32 = 65_533;
 
-/// A folder `theirs` of another user, with a link `x` in it to `roots`, which is root's.
+/// Creates a directory `theirs` of another user, with a symbolic link `x` to `roots`, which belongs to root.
 fn planted() -> Folder {
     let folder = Folder::new();
     folder.write("www/a", "A").write("roots/nothing", "").write("theirs/nothing", "");

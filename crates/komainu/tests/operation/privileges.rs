@@ -1,4 +1,4 @@
-//! A server that is started as root: who serves, what is left of root's rights, and what becomes of a server that dies.
+//! A server started as root: its user, its remaining privileges, and restarts of a server process that dies.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,7 +8,7 @@ use crate::hosted::{is_alive, kill, modules, only, server, status};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu};
 
-/// Whether these tests can be made; loudly not, where they cannot.
+/// Whether these tests can run; prints a note if not.
 pub(crate) fn can_be_tested() -> bool {
     if !rig::is_root() {
         eprintln!("SKIPPED: only root can start a server that gives up its rights");
@@ -16,7 +16,7 @@ pub(crate) fn can_be_tested() -> bool {
     rig::is_root()
 }
 
-/// `komainu start` as root, with a configuration and files that only root may read and write.
+/// Runs `komainu start` as root with a configuration and files that only root may read and write.
 pub(crate) fn start(folder: Folder, config: &str) -> Rig {
     modules();
     folder.write("komainu.toml", config);
@@ -26,7 +26,7 @@ pub(crate) fn start(folder: Folder, config: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Serves `www`, with a log in a folder of root's.
+/// Serves `www`, with a log in a directory of root.
 fn files(more: &str) -> Rig {
     let folder = Folder::new();
     folder.write("www/a", "A").write("logs/nothing", "");
@@ -42,12 +42,12 @@ fn errors(rig: &Rig) -> String {
     fs::read_to_string(rig.folder.at("logs/errors.log")).unwrap_or_default()
 }
 
-/// The process that serves.
+/// Process id of the serving process.
 fn serving(rig: &Rig) -> u32 {
     status(rig)["pid"].as_u64().unwrap() as u32
 }
 
-/// A line of each thread's status.
+/// A line of the status of each thread.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let line = |path: std::path::PathBuf| {
@@ -99,7 +99,7 @@ fn without_a_word_root_does_not_serve() {
     let rig = files("");
     rig.get("/a").expect(200, "A");
     assert_ne!(of_threads(serving(&rig), "Uid")[0], "0 0 0 0");
-    // And where it does, it is said.
+    // `komainu run` serves as root, with a warning.
     let folder = Folder::new();
     folder.write("www/a", "A");
     let mut command = komainu();
@@ -136,7 +136,7 @@ fn a_capability_to_bind_is_given_up_when_that_is_done() {
     let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
     assert!(copied.unwrap().success());
     rig::copy_program(&folder.at("komainu"));
-    // As a unit of systemd's with `User` and `AmbientCapabilities`.
+    // Like a systemd unit with `User` and `AmbientCapabilities`.
     let mut command = std::process::Command::new("setpriv");
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -155,13 +155,14 @@ fn a_capability_to_bind_is_given_up_when_that_is_done() {
     }
 }
 
-/// A PSGI application that runs as user 65533, in a folder that nobody else may enter; the server runs as 65534.
+/// Starts a PSGI application that runs as user 65533, in a directory closed to others; the server runs as
+/// 65534.
 pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
     let folder = Folder::new();
     folder.write("own/app.psgi", app).write("own/own.txt", "hello");
     std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
     fs::set_permissions(folder.at("own"), fs::Permissions::from_mode(0o700)).unwrap();
-    // Where that user may read it, as the folder of the build may not be.
+    // The build directory may be unreadable for that user, so the modules are copied.
     let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
     assert!(copied.unwrap().success());
     let config = format!(
@@ -182,7 +183,7 @@ fn application_of_another_user(more: &str) -> Rig {
     of_another_user(app, more)
 }
 
-/// The process that answers, and its user.
+/// Process id and user of the worker that answers.
 fn who(rig: &Rig) -> (u32, u32) {
     let answer = rig.get("/").expect_status(200).text();
     let (pid, uid) = answer.split_once(' ').unwrap();
@@ -200,14 +201,14 @@ fn an_application_of_another_user() {
         assert_eq!(uid, 65533);
         assert_unprivileged(pid, 65533, "");
         assert_unprivileged(serving(&rig), 65534, "65534");
-        // A descriptor of a process that the server may not look into.
+        // The descriptor belongs to a process that the server may not inspect.
         rig.get("/file").expect(200, "hello");
         let worker = hosted::processes(&rig).into_iter().find(|seen| seen.pid == pid).unwrap();
         assert_eq!(worker.state, "ready");
         let apps = &status(&rig)["apps"][0]["processes"];
         let costs = |process: &serde_json::Value| process["usage"]["pss_bytes"].as_u64() > Some(0);
         assert!(apps.as_array().unwrap().iter().all(costs), "{apps}");
-        // A process that the server may neither kill nor wait for.
+        // The server may neither kill nor wait for this process.
         rig.get("/exit").expect_status(502);
         eventually("its end is logged as it was", || rig.reported().contains("ended with status 3"));
         eventually("another one answers", || rig.get("/").status() == 200);
@@ -253,7 +254,7 @@ fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
     if !can_be_tested() {
         return;
     }
-    // A port that nobody else may bind, if the system keeps any for root.
+    // A privileged port, if the system reserves any for root.
     let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let first: u16 = first.trim().parse().unwrap();
     let folder = Folder::new();
@@ -300,13 +301,13 @@ fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
     let rig = start(folder, &config(204));
     rig.get("/").expect_status(204);
     rig.get("/p").expect_status(502);
-    // And when the configuration is read again.
+    // The same applies to a reload.
     rig.folder.write("komainu.toml", config(404));
     let pid = rig.child.id().to_string();
     let done = komainu().args(["reload", "--pid", &pid]).output().unwrap();
     assert!(done.status.success(), "{}", rig::text(&done.stderr));
     rig.get("/").expect_status(404);
-    // A file that is no part of the configuration is nobody's business: this one is missing.
+    // Files outside of the configuration are not reported: this one is missing.
     rig.folder.write("komainu.toml", config(200).replace("\"key.pem\"", "\"none.pem\""));
     let refused = komainu().args(["reload", "--pid", &pid]).output().unwrap();
     let said = rig::text(&refused.stderr);
@@ -387,7 +388,7 @@ fn a_log_in_a_folder_of_others_is_no_way_to_other_files() {
         "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n[log]\naccess = \"combined\"\nfile = \"logs/access.log\"\n\
          [[route]]\nfiles = \"www\"\n",
     );
-    // What a worker that was taken over would do.
+    // Simulates a compromised worker.
     let log = rig.folder.at("logs/access.log");
     fs::remove_file(&log).unwrap();
     std::os::unix::fs::symlink(rig.folder.at("secret"), &log).unwrap();
@@ -408,7 +409,7 @@ fn a_server_that_dies_is_started_again_on_the_same_sockets() {
     for round in 1..=2 {
         let before = serving(&rig);
         assert!(kill(before, "-KILL"));
-        // Connections wait in the sockets, which are open all the time.
+        // Connections wait in the listening sockets, which stay open.
         rig.get("/a").expect(200, "A");
         let after = serving(&rig);
         assert_ne!(before, after);
@@ -473,7 +474,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
     let worker: u32 = rig.get("/").text().parse().unwrap();
     let pid = serving(&rig);
     assert!(socket.exists());
-    // As systemd does, which sends it to every process of a service.
+    // systemd sends the signal to every process of the service.
     kill(pid, "-TERM");
     rig.signal("-TERM");
     assert!(rig.ended().success());
@@ -544,7 +545,7 @@ fn a_virtual_environment_that_the_user_may_not_enter_is_named() {
             }
         }
     }
-    // The active one may be meant for other programs: without it the application is started.
+    // The active environment may be meant for other programs: the application also starts without it.
     fs::rename(folder.at(".venv"), folder.at("active")).unwrap();
     let app = only("wsgi = \"app.py\"");
     folder.write(

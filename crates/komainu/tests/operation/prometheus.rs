@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, curl, eventually, installed, text};
 
-/// Ends with its test.
+/// Killed on drop.
 struct Prometheus(Child);
 
 impl Drop for Prometheus {
@@ -21,7 +21,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// What it answers to a question of its API.
+/// Response to a request to Prometheus' API.
 fn asked(at: SocketAddr, path: &str, arguments: &[&str]) -> Value {
     let url = format!("http://{at}/api/v1/{path}");
     let mut all = vec!["-G", &url];
@@ -30,13 +30,13 @@ fn asked(at: SocketAddr, path: &str, arguments: &[&str]) -> Value {
     answer["data"].clone()
 }
 
-/// The first value that a query finds.
+/// First value that a query returns.
 fn value(at: SocketAddr, query: &str) -> Option<f64> {
     let found = asked(at, "query", &[&format!("query={query}")]);
     found["result"][0]["value"][1].as_str()?.parse().ok()
 }
 
-/// Starts it with a feature; it scrapes this target each second.
+/// Starts Prometheus with a feature flag; it scrapes the target every second.
 fn start(program: PathBuf, folder: &Folder, target: &str, feature: &str) -> (Prometheus, SocketAddr) {
     let yaml = format!(
         "scrape_configs:\n  - job_name: komainu\n    scrape_interval: 1s\n    scrape_timeout: 1s\n    static_configs: [{{ targets: [\"{target}\"] }}]\n"
@@ -57,7 +57,7 @@ fn start(program: PathBuf, folder: &Folder, target: &str, feature: &str) -> (Pro
     (running, listens().unwrap())
 }
 
-/// Where the control listener is.
+/// Address of the control listener.
 fn control(rig: &Rig) -> String {
     let said = "the control listener is http://";
     eventually("the control listener is there", || rig.reported().contains(said));
@@ -84,7 +84,7 @@ fn prometheus_scrapes_counts_histograms_and_exemplars() {
     assert_eq!(value("komainu_http_request_duration_seconds_count{route=\"/a\"}"), Some(3.0));
     let slowest = value("histogram_quantile(1, komainu_http_request_duration_seconds_bucket{route=\"/a\"})");
     assert!(slowest.is_some_and(|seconds| seconds > 0.0 && seconds < 30.0), "{slowest:?}");
-    // The exemplar is one of the traces that responses have named.
+    // The exemplar is one of the traces named in responses.
     let exemplars = || {
         let (start, end) = ("start=0", "end=9999999999");
         asked(at, "query_exemplars", &["query=komainu_http_request_duration_seconds_bucket", start, end])
@@ -92,12 +92,12 @@ fn prometheus_scrapes_counts_histograms_and_exemplars() {
     eventually("it has exemplars", || exemplars()[0]["exemplars"][0].is_object());
     let id = exemplars()[0]["exemplars"][0]["labels"]["trace_id"].as_str().unwrap().to_owned();
     assert!(traces.contains(&id), "{id} in {traces:?}");
-    // And it has no complaint about the text.
+    // Prometheus reports no error in the text.
     let targets = text(&curl(&[&format!("http://{at}/api/v1/targets")]).stdout);
     assert!(targets.contains("\"health\":\"up\"") && targets.contains("\"lastError\":\"\""), "{targets}");
 }
 
-/// By its binary format Prometheus takes histograms whose classes are 9 % wide.
+/// Prometheus, with its protobuf format, accepts histograms whose buckets are 9 % wide.
 #[test]
 fn prometheus_scrapes_native_histograms() {
     let Some(prometheus) = installed("prometheus") else { return };
@@ -124,7 +124,7 @@ fn prometheus_scrapes_native_histograms() {
     let own = "komainu_http_request_duration_seconds{handler=\"proxy\"}";
     eventually("it has the requests", || value(&format!("histogram_count({own})")) == Some(3.0));
     let sum = value(&format!("histogram_sum({own})")).unwrap();
-    // Each took 0.3 s or more: a class that holds it is no wider than 9 %.
+    // Each request took 0.3 s or more; the bucket that contains it is at most 9 % wide.
     let (fastest, slowest) = (
         value(&format!("histogram_quantile(0, {own})")).unwrap(),
         value(&format!("histogram_quantile(1, {own})")).unwrap(),
@@ -135,7 +135,7 @@ fn prometheus_scrapes_native_histograms() {
     assert_eq!(share, Some(0.0), "the classic class reaches from 0.25 s to 0.5 s, this one does not");
     let upstream = "histogram_count(komainu_upstream_response_seconds)";
     assert_eq!(value(upstream), Some(3.0));
-    // All others are there, under the names that they have as text.
+    // The other metrics have the names of the text format.
     assert_eq!(value("komainu_http_requests_total{code=\"200\"}"), Some(3.0));
     assert!(value("komainu_resident_bytes").is_some_and(|bytes| bytes > 1e6));
     assert_eq!(value("komainu_http_request_duration_seconds_bucket"), None, "classic classes are not kept");

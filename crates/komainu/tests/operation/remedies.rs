@@ -1,4 +1,4 @@
-//! What the commands say where something is wrong: the place, the reason and the remedy.
+//! Error messages of the commands: position, reason and remedy.
 
 use std::fs;
 use std::process::Output;
@@ -30,7 +30,7 @@ fn a_refused_change_has_its_place_and_its_remedy() {
     assert!(code == Some(1) && said.contains("did you mean `idle`?"), "{said}");
     let (_, said) = run(&["ctl", "--to", &to, "app", "restart", "nope"]);
     assert!(said.contains("there is no application `nope`; there are none"), "{said}");
-    // Valid, and not there; valid, and not to be used.
+    // Valid values that name missing or unusable files.
     rig.folder.write("www/users", "a:plain\n");
     for (path, body, named) in [
         ("/v1/config/route/0/files", json!("nixdir"), "nixdir"),
@@ -73,7 +73,7 @@ fn files_that_include_each_other_are_refused() {
     for (main, more, is_loop) in [
         ("include = \"komainu.toml\"\n", "", true),
         ("include = \"more.toml\"\n", "include = \"komainu.toml\"\n", true),
-        // A pattern finds the file that it stands in, and a file may be named twice.
+        // A pattern may match the file that contains it, and a file may be named twice.
         ("include = \"*.toml\"\n", "", false),
         ("include = [\"more.toml\", \"more.toml\"]\n", "", false),
     ] {
@@ -143,7 +143,7 @@ fn a_start_that_would_fail_is_warned_of() {
     let (code, said) = run(&["check", "-c", &path]);
     assert!(code == Some(0) && said.contains("has the address 192.0.2.77"), "{said}");
     assert!(!said.contains("127.0.0.1:"), "{said}");
-    // A certificate in the place of a key is the wrong file, and no secret.
+    // A certificate in place of a key is a mix-up, not a leaked secret.
     folder.certify();
     folder.write(
         "komainu.toml",

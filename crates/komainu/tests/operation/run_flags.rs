@@ -1,4 +1,4 @@
-//! The flags of `komainu run`, each through the binary.
+//! Flags of `komainu run`, each tested through the binary.
 
 use crate::hosted;
 use crate::hosted::{folder, processes, ready, run, server, status};
@@ -22,7 +22,7 @@ fn post(rig: &Rig, len: usize) -> u16 {
     rig.send(&(head + &body)).status()
 }
 
-/// What `komainu run` says of arguments that it does not take.
+/// Output of `komainu run` for invalid arguments.
 fn refused(folder: &Folder, arguments: &[&str]) -> String {
     let mut command = server();
     command.args(["run", "--listen", "127.0.0.1:0"]).args(arguments).current_dir(folder.path());
@@ -38,7 +38,7 @@ fn bodies() {
     let rig = echo(&["--body-max", "unlimited", "-w", "1"]);
     assert_eq!(post(&rig, (16 << 20) + 1), 200);
     let rig = echo(&["-w", "1"]);
-    // By its length alone.
+    // Refused because of `Content-Length` alone.
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 16777217\r\n\r\n";
     rig.send(head).expect_status(413);
 }
@@ -133,7 +133,8 @@ fn another_user_for_root() {
     assert!(reported.contains("there is no user nobody-of-this-name"), "{reported}");
 }
 
-/// Starts a command with a terminal as its standard output, asks it for `/a` and `/none`, and prints what it has shown.
+/// Runs a command with a terminal as its standard output, requests `/a` and `/none`, and prints the
+/// terminal's content.
 const WATCHED: &str = r#"
 import os, pty, re, subprocess, sys, urllib.error, urllib.request
 leader, follower = pty.openpty()
@@ -161,7 +162,7 @@ fn requests_are_shown_on_a_terminal() {
     let shown = |colors: bool| {
         let mut command = std::process::Command::new("python3");
         command.args(["-c", WATCHED]).arg(env!("CARGO_BIN_EXE_komainu"));
-        // Each core writes its own lines, within a tenth of a second.
+        // A single core, since each writes its own lines, within a tenth of a second.
         command.args(["run", "--threads", "1", "--listen", "127.0.0.1:0", "www"]).current_dir(folder.path());
         if !colors {
             command.env("NO_COLOR", "1");

@@ -1,4 +1,4 @@
-//! What the server's threads and the processes of applications may not do.
+//! Restrictions on the server's threads and on processes of applications.
 
 use std::fs;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::hosted;
 use crate::hosted::{only, ready, status};
 use crate::rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
 
-/// The line `Seccomp` of the status of each thread whose name begins so: 2 for a filter.
+/// The `Seccomp` line in the status of each thread whose name starts with `name`; 2 means a filter is active.
 fn seccomp(pid: u32, name: &str) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let of = |path: std::path::PathBuf| {
@@ -52,19 +52,20 @@ fn serving_threads_are_restricted_unless_it_is_switched_off() {
         rig.get("/a").expect(200, "A");
         let pid = status(&rig)["pid"].as_u64().unwrap() as u32;
         let threads = seccomp(pid, "komainu-");
-        // The log's thread has such a name too, and is not restricted: it opens logs.
+        // The log's thread also has such a name and is not restricted, because it opens logs.
         let serving = threads.iter().filter(|value| *value == filtered).count();
         assert!(serving >= 2, "{threads:?}");
         assert!(status(&rig)["sandbox"].as_str().unwrap().contains(said), "{}", status(&rig));
         let shown = komainu().args(["status", "--pid", &rig.child.id().to_string()]).output().unwrap();
         assert!(text(&shown.stdout).contains("sandbox of the serving threads: "), "{}", text(&shown.stdout));
-        // Threads that start workers and open logs are not restricted, and so workers are not.
+        // Threads that start workers and open logs are not restricted, so that workers do not inherit a
+        // filter.
         assert_eq!(seccomp(pid, "supervise").len() + seccomp(pid, "signals").len(), 1);
         assert_eq!(seccomp(pid, "signals"), ["0"]);
     }
 }
 
-/// An application that does what it is asked to, and says what became of it.
+/// An application that performs the requested action and returns the result.
 const APP: &str = r#"
 use IO::Socket::INET;
 sub {
@@ -133,7 +134,7 @@ fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// What becomes of a system call with these arguments: numbers, and texts without commas.
+/// Result of a system call with these arguments: numbers, and strings without commas.
 fn call(rig: &Rig, number: libc::c_long, arguments: &str) -> String {
     ask(rig, "call", &format!("{number},{arguments}"))
 }
@@ -178,7 +179,7 @@ fn an_application_has_what_its_sandbox_grants() {
         assert_eq!(ask(&rig, "write", "/dev/null"), "yes");
         assert_eq!(ask(&rig, "start", ""), "yes");
         assert!(ask(&rig, "connect", &address).starts_with("no: "));
-        // The next generation has it too.
+        // The next generation is restricted as well.
         let before = ready(&rig, 1);
         rig.signal("-HUP");
         eventually("another worker answers", || ready(&rig, 1) != before);
@@ -186,7 +187,8 @@ fn an_application_has_what_its_sandbox_grants() {
     }
 }
 
-/// An application whose user may control the server by its user id: it reaches the control socket, and is refused.
+/// An application whose user id would allow it to control the server: it can connect to the control socket,
+/// but is refused.
 #[test]
 fn an_application_does_not_control_its_server() {
     if !kernel_has_landlock() {
@@ -220,7 +222,7 @@ fn an_application_does_not_control_its_server() {
             let tried: Vec<String> = answer.text().split('|').map(str::to_owned).collect();
             assert_eq!(tried.len(), 2, "{}", answer.text());
             assert!(tried.iter().all(|text| text.contains(refusal)), "{sandbox:?} {control:?}: {tried:?}");
-            // Somebody who is no application is answered.
+            // A process that is not an application is served.
             let asked = komainu()
                 .args(["status", "--pid", &rig.child.id().to_string()])
                 .env("RUNTIME_DIRECTORY", &run)
@@ -267,7 +269,7 @@ fn without_a_sandbox_an_application_has_what_its_user_has() {
     assert_eq!(ask(&rig, "write", &other), "yes");
     assert_eq!(ask(&rig, "connect", &address), "yes");
     assert_eq!(ask(&rig, "start", ""), "yes");
-    // A descriptor of a worker, which serving threads may not look into.
+    // A descriptor of a worker, which serving threads may not inspect.
     assert_eq!(ask(&rig, "file", &file), "hello");
 }
 
@@ -328,7 +330,7 @@ fn an_application_changes_no_attributes_of_files() {
             (libc::SYS_utime, &format!("{other},0")),
             (libc::SYS_utimes, &format!("{other},0")),
             (libc::SYS_futimesat, &format!("{here},{other},0")),
-            // The x32 ABI: what a kernel that has it takes for chmod(2).
+            // The x32 ABI: chmod(2) on kernels that support it.
             (0x4000_0000 + libc::SYS_chmod, &format!("{other},511")),
         ],
     );
@@ -355,7 +357,7 @@ fn an_application_schedules_itself_and_no_other_process() {
     let mut bystander = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let rig = application(Folder::new(), as_we_are(), "[apps.shop.sandbox]\n");
     let server = status(&rig)["pid"].as_u64().unwrap();
-    // Room for a mask, and for what sched_setattr(2) and sched_setscheduler(2) read.
+    // Space for a mask, and for the arguments of sched_setattr(2) and sched_setscheduler(2).
     for pid in [server, u64::from(bystander.id())] {
         assert_refused(
             &rig,
@@ -370,7 +372,7 @@ fn an_application_schedules_itself_and_no_other_process() {
             ],
         );
     }
-    // All of a group, and all of a user.
+    // All processes of a group, and all of a user.
     assert_refused(&rig, &[(libc::SYS_setpriority, "1,0,5"), (libc::SYS_setpriority, "2,0,5")]);
     assert_refused(&rig, &[(libc::SYS_ioprio_set, "2,0,16388"), (libc::SYS_ioprio_set, "3,0,16388")]);
     assert_eq!(call(&rig, libc::SYS_setpriority, "0,0,5"), "yes");
@@ -418,12 +420,13 @@ fn an_application_makes_no_namespaces_and_shares_no_memory_by_number() {
             (libc::SYS_mq_unlink, "queue"),
         ],
     );
-    // Processes are started as before.
+    // Processes can still be started.
     assert_eq!(ask(&rig, "start", ""), "yes");
     assert_eq!(ask(&rig, "own", ""), "yes");
 }
 
-/// The application replaces a folder of its sandbox, which is below one that it may write to, by a link to somebody else's.
+/// The application replaces a directory of its sandbox, inside a writable one, by a symbolic link to another
+/// user's directory.
 #[test]
 fn an_application_does_not_widen_its_sandbox_by_a_link() {
     if !kernel_has_landlock() {
@@ -469,7 +472,7 @@ fn an_application_does_not_widen_its_sandbox_by_a_link() {
     }
 }
 
-/// Another application has put a link where a sandbox grants a folder.
+/// Another application has planted a symbolic link in place of a directory that a sandbox grants.
 #[test]
 fn an_application_does_not_widen_the_sandbox_of_another() {
     let folder = Folder::new();
@@ -492,7 +495,8 @@ fn an_application_does_not_widen_the_sandbox_of_another() {
     assert!(refused.contains("leads through a symbolic link"), "{refused}");
 }
 
-/// The folder of an interpreter is granted with it: a link to another one, in an environment that the application may write to, is none.
+/// The interpreter's directory is granted with it, so a symbolic link to an interpreter elsewhere, in a
+/// directory that the application may write to, is rejected.
 #[test]
 fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
     let folder = Folder::new();
@@ -514,8 +518,8 @@ fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
     }
 }
 
-/// Links that lead to what is granted anyway, as those of releases and virtual environments do.
-/// Uploads and long bodies are kept in files of the temporary folder, which this sandbox does not grant.
+/// Covers symbolic links to directories that are granted anyway, as in releases and virtual environments.
+/// Uploads and large bodies are stored in the temporary directory, which this sandbox does not grant.
 #[test]
 fn an_application_has_a_temporary_folder_of_its_own() {
     if !kernel_has_landlock() {
@@ -538,7 +542,7 @@ fn an_application_has_a_temporary_folder_of_its_own() {
     assert!(!ask(&rig, "variable", "TMPDIR").contains("/komainu-app-"));
 }
 
-/// Another user has made the folder, or a link in its place, before the application starts.
+/// Another user has created the directory, or a symbolic link in its place, before the application starts.
 #[test]
 fn a_temporary_folder_of_another_user_is_not_used() {
     if !kernel_has_landlock() || !is_root() {

@@ -1,4 +1,4 @@
-//! Sites with addresses of their own: who answers at which address, in every protocol, and after a reload.
+//! Sites with their own addresses: routing by address, in every protocol, and after a reload.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -22,14 +22,14 @@ fn reload(rig: &Rig, config: &str) {
     assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
 }
 
-/// The addresses that it says it serves on, in the order of the configuration.
+/// Addresses that the server reports to serve on, in the order of the configuration.
 fn addresses(rig: &Rig) -> Vec<SocketAddr> {
     let listen = status(rig)["listen"].clone();
     let of = |url: &str| url.split_once("://").and_then(|(_, address)| address.parse().ok());
     listen.as_array().unwrap().iter().filter_map(|url| of(url.as_str().unwrap())).collect()
 }
 
-/// The answer for a host at an address, over HTTP/1.1 and over HTTP/2, which are the same.
+/// The response for a host at an address; asserts that HTTP/1.1 and HTTP/2 agree.
 #[track_caller]
 fn asked(address: SocketAddr, host: &str) -> String {
     let ask = |protocol: &str| {
@@ -67,10 +67,10 @@ fn a_site_answers_where_it_listens_and_nowhere_else() {
     assert_eq!(asked(own, "a.test"), "a at its own|200");
     assert_eq!(asked(own, "b.test"), "b at its own|200");
     assert_eq!(asked(top, "b.test"), "default|200", "it listens elsewhere");
-    // The default of the top is none of an address of sites.
+    // The top-level default site does not apply to addresses of sites.
     assert!(asked(own, "c.test").ends_with("|404"));
     assert_eq!(asked(top, "c.test"), "default|200");
-    // The host says nothing of the address: a port in it is the client's.
+    // The port in `Host` comes from the client and does not select an address.
     assert_eq!(asked(top, &format!("b.test:{}", own.port())), "default|200");
 }
 
@@ -113,12 +113,12 @@ fn addresses_of_sites_come_and_go_with_a_reload() {
         assert_eq!((of_own.get("/").1.as_str(), of_top.get("/").1.as_str()), ("own", "top"));
         let over_unix = curl(&["--unix-socket", &unix.display().to_string(), "http://localhost/"]);
         assert_eq!(text(&over_unix.stdout), "own");
-        // The site changes, and its address stays.
+        // The site changes and keeps its address.
         reload(&site("", "\"127.0.0.2:0\"", "changed"));
         assert_eq!(addresses(&rig)[1], own, "it is the same socket");
         assert_eq!(of_own.get("/").1, "changed");
         assert!(!unix.exists());
-        // The address goes: what is still connected to it reaches no other site.
+        // The address is closed: remaining connections to it reach no other site.
         reload("");
         eventually("nobody listens there", || TcpStream::connect(own).is_err());
         assert_eq!(of_own.get("/").0, 404);
@@ -183,7 +183,7 @@ fn a_certificate_is_offered_only_where_its_site_listens() {
         ];
         assert_eq!(text(&curl(&arguments).stdout), format!("this is b.test|{version}"));
     }
-    // On a connection for one site, the host of another address is unknown.
+    // On a connection for one site, hosts of other addresses are unknown.
     let url = format!("https://b.test:{}/", all[1].port());
     let other = curl(&[
         "--resolve",
@@ -262,7 +262,7 @@ fn an_address_that_sites_share_with_streams_relays_by_name() {
 #[test]
 fn requests_without_tls_are_redirected_to_the_port_of_the_site() {
     let folder = certified::folder(&[("a.test", "ec")]);
-    // A port that is free now; nobody takes one that was given to another process a moment ago.
+    // A free port, which the kernel does not soon hand out to another process.
     let free = std::net::TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\n";
     let listen = format!("listen = [\"127.0.0.2:0\", {{ address = \"{free}\", tls = true }}]\n");

@@ -1,4 +1,4 @@
-//! Starts that cannot be: what is said, and where.
+//! Failing starts, and their error messages.
 
 use std::process::Command;
 
@@ -62,7 +62,7 @@ fn every_ipv6_address_is_announced_as_that() {
 fn an_address_of_another_machine_is_refused_with_a_remedy() {
     let folder = Folder::new();
     folder.write("www/a", "A");
-    // RFC 5737: nobody has it.
+    // An address for documentation (RFC 5737), which no interface has.
     let (ok, _, errors) = run(&["run", "--listen", "192.0.2.1:8080", folder.at("www").to_str().unwrap()]);
     assert!(!ok && errors.contains("no interface") && errors.contains("\":8080\""), "{errors}");
 }
@@ -115,7 +115,7 @@ fn a_configuration_that_is_not_there_is_an_error_with_a_remedy() {
         let said = "error: cannot read komainu.toml: there is no such file\nhelp: name the configuration with `-c FILE`";
         assert!(errors.starts_with(said), "{errors}");
     }
-    // Errors of every command begin so.
+    // Errors of all commands start the same way.
     for arguments in
         [&["fmt", "no.toml"][..], &["status", "--pid", "1"], &["sign-url", "--secret-file", "no", "/a"]]
     {
@@ -150,14 +150,14 @@ fn commands_refuse_arguments_that_exclude_each_other() {
             "{line}: {errors}"
         );
     }
-    // The default of --for is no conflict, and a path may hold a URL.
+    // The default of `--for` does not conflict with `--until`, and a path may contain a URL.
     for line in [
         "sign-url --secret-file secret --until 3 https://a.test/b",
         "sign-url --secret-file secret /fetch?url=ftp://a.test/b",
     ] {
         let output = komainu().args(line.split(' ')).current_dir(folder.path()).output().unwrap();
         assert!(output.status.success(), "{line}: {}", text(&output.stderr));
-        // What stands in the query is none of its parts.
+        // A URL within the query is not parsed.
         let (path, signed) = (line.rsplit(' ').next().unwrap(), text(&output.stdout));
         assert!(signed.starts_with(path), "{signed}");
     }

@@ -1,4 +1,4 @@
-//! What systemd passes to a service, and what it is notified of, with a service manager made of a socket and a script.
+//! Socket activation and notifications of systemd, with a service manager simulated by a socket and a script.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use crate::hosted::{is_alive, kill, modules, server, status};
 use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, eventually, komainu, text};
 
-/// Binds sockets, a TCP one and one for each path, and becomes the server, as systemd would.
+/// Binds a TCP socket and a Unix socket for each path, then executes the server, as systemd would.
 const ACTIVATE: &str = "
 import os, socket, sys
 paths, command = sys.argv[1].split(',') if sys.argv[1] else [], sys.argv[2:]
@@ -66,7 +66,7 @@ fn sockets_of_systemd_are_taken_in_place_of_binding() {
             .arg(folder.at("komainu.toml"))
             .env("KOMAINU_WORKERS", modules());
         let mut rig = Rig::start(command, folder);
-        // Each of the threads accepts from the one socket.
+        // All threads accept from the single socket.
         for _ in 0..20 {
             rig.get("/a").expect(200, "A");
             assert!(ask(&unix).ends_with("\r\n\r\nA"));
@@ -90,7 +90,7 @@ fn sockets_of_systemd_are_taken_in_place_of_binding() {
 fn a_wrong_socket_is_an_error() {
     let folder = Folder::new();
     let mut command = Command::new("sh");
-    // Descriptor 3 is no socket.
+    // Descriptor 3 is not a socket.
     command
         .arg("-c")
         .arg("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" run --listen 127.0.0.1:0 . 3</dev/null")
@@ -99,14 +99,14 @@ fn a_wrong_socket_is_an_error() {
     let refused = command.output().unwrap();
     let said = text(&refused.stderr);
     assert!(!refused.status.success() && said.contains("LISTEN_FDS=1: descriptor 3"), "{said}");
-    // Those for another process are none.
+    // Descriptors meant for another process are ignored.
     let mut command = komainu();
     command.args(["run", "--listen", "127.0.0.1:0"]).arg(folder.path());
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
     Rig::start(command, folder).get("/").expect_status(404);
 }
 
-/// The messages of a service.
+/// The notification socket of a service.
 struct NotifySocket(UnixDatagram);
 
 impl NotifySocket {
@@ -122,7 +122,7 @@ impl NotifySocket {
         text(&bytes[..len])
     }
 
-    /// The next message that is no sign of life.
+    /// Next message other than a watchdog ping.
     fn next_state(&self) -> String {
         loop {
             let message = self.next();
@@ -158,7 +158,7 @@ fn systemd_is_notified_of_what_the_service_does() {
         assert!(ready.starts_with("READY=1\nSTATUS=serving on ") && ready.contains("127.0.0.1"), "{ready}");
         notified.sign_of_life();
         notified.sign_of_life();
-        // As `systemctl reload` does for `Type=notify-reload`.
+        // `systemctl reload` sends this signal for `Type=notify-reload`.
         for (config, status) in [(config.replace("www", "none"), "was not changed"), (config, "in use")] {
             rig.folder.write("komainu.toml", config);
             rig.signal("-HUP");
@@ -181,7 +181,7 @@ fn systemd_is_notified_of_what_the_service_does() {
         let main = states.iter().find_map(|state| state.strip_prefix("MAINPID=")).unwrap();
         let pid: u32 = main.lines().next().unwrap().parse().unwrap();
         assert!(main.contains("\nREADY=1\n"), "{main}");
-        // The one before does not say that the service stops.
+        // The old process does not announce that the service stops.
         assert!(rig.ended().success());
         notified.sign_of_life();
         assert!(kill(pid, "-TERM"));
@@ -205,7 +205,7 @@ fn the_unit_files_are_valid_and_hardened() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
         let unit = fs::read_to_string(&path).unwrap();
         assert!(guide.contains(unit.trim_end()), "docs/guide.md shows {file} as it is");
-        // The program and its folder are where a package puts them: here they are somewhere else.
+        // A package installs the program and its directory elsewhere, so the paths are replaced.
         let unit = unit.replace("/usr/local/bin/komainu", env!("CARGO_BIN_EXE_komainu"));
         folder.write(name, &unit);
         let checked =

@@ -1,4 +1,5 @@
-//! What the processes of a server have of whoever started it: the terminal, the process groups beside theirs, descriptors left open.
+//! Resources that server processes must not inherit from the caller: the terminal, process groups, and open
+//! descriptors.
 
 use std::fs;
 use std::io::Write;
@@ -13,10 +14,10 @@ use crate::hosted::{is_alive, modules, only, status};
 use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, eventually, is_root};
 
-/// The number of the terminal's other end in the server.
+/// Descriptor of the terminal's master side in the server.
 const MASTER: i32 = 100;
 
-/// Runs its arguments as a shell at a terminal does: the program has a controlling terminal, and is in its foreground.
+/// Runs its arguments like a shell at a terminal: with a controlling terminal, in the foreground.
 const PROMPT: &str = "import fcntl, os, sys, termios
 master, terminal = os.openpty()
 os.setsid()
@@ -27,7 +28,7 @@ os.closerange(3, 100)
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Tries to type and to read at the terminal, and to join process groups. Says what worked.
+/// Tries to inject input into the terminal, to read from it, and to join process groups. Returns what worked.
 const APP: &str = r#"
 use POSIX ();
 sub {
@@ -64,9 +65,9 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number.cast_signed()).unwrap()
 }
 
-/// A server at a prompt: `komainu start` with this configuration.
+/// Runs `komainu start` with this configuration in a terminal.
 fn at_a_prompt(folder: Folder, config: &str) -> Rig {
-    // Where every user may read them, as the folder of the build may not be.
+    // The build directory may be unreadable for other users, so the modules are copied.
     let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
     assert!(copied.unwrap().success());
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
@@ -81,7 +82,7 @@ fn at_a_prompt(folder: Folder, config: &str) -> Rig {
     rig
 }
 
-/// The kinds of servers and applications, as configurations.
+/// Kinds of servers and applications, as configurations.
 fn kinds() -> Vec<(&'static str, &'static str)> {
     let mut kinds = vec![(as_we_are(), ""), (as_we_are(), "preload = false\n")];
     match is_root() {
@@ -110,7 +111,7 @@ fn an_application_reaches_neither_the_terminal_nor_the_groups_of_its_server() {
         let server = status(&rig)["pid"].as_u64().unwrap() as u32;
         let groups = [server, rig.child.id()].map(|process| getpgid(Some(pid(process))).unwrap());
         let [mut server_group, supervisor_group] = groups.map(|group| group.as_raw_pid());
-        // Below a supervisor, server and application are one user's processes in a session without a terminal.
+        // Below a supervisor, server and application run as the same user in a session without a terminal.
         if kind.contains("65534") && more.is_empty() {
             server_group = supervisor_group;
         }
@@ -120,7 +121,8 @@ fn an_application_reaches_neither_the_terminal_nor_the_groups_of_its_server() {
     }
 }
 
-/// The terminal has a path too, which a sandboxed application of the same user may open by its permissions.
+/// The terminal also has a path, which a sandboxed application of the same user could open by its
+/// permissions.
 #[test]
 fn a_sandboxed_application_does_not_open_the_terminal() {
     for (kind, more) in kinds() {
@@ -175,7 +177,7 @@ fn an_interrupt_at_the_prompt_stops_the_server_in_order() {
     }
 }
 
-/// Leaves a file and a listening socket open, and becomes the server.
+/// Leaves a file and a listening socket open, and executes the server.
 const LEAKING: &str = "import os, socket, sys
 left = socket.create_server(('127.0.0.1', 0))
 os.dup2(left.fileno(), 50)
@@ -183,7 +185,7 @@ os.dup2(os.open(sys.argv[1], os.O_RDWR), 51)
 os.execv(sys.argv[2], sys.argv[2:])
 ";
 
-/// Names those that it has.
+/// Lists its open descriptors.
 const DESCRIPTORS: &str = "#!/bin/sh
 echo 'Content-Type: text/plain'
 echo
@@ -216,7 +218,7 @@ fn descriptors_that_the_starter_left_open_reach_no_program() {
         rig.get("/").expect(200, "done");
         let said = rig.get("/bin/try").expect_status(200).text();
         assert!(said.contains("done") && !said.contains("has"), "{kind}: {said}");
-        // And the server that a supervisor starts.
+        // The server process started by the supervisor.
         let server = status(&rig)["pid"].as_u64().unwrap() as u32;
         let has = |number: u32| fs::read_link(format!("/proc/{server}/fd/{number}"));
         assert!(server == rig.child.id() || [50, 51].iter().all(|number| has(*number).is_err()), "{kind}");

@@ -1,11 +1,12 @@
-//! Spans of requests for a collector.
+//! Request spans sent to a collector.
 
 use serde_json::Value;
 
 use crate::origin::{Ask, Origin, answer};
 use crate::rig::{Folder, Rig, eventually};
 
-/// The spans that a collector got, each as OTLP's JSON encoding has it: ids of so many digits, times as text, one value an attribute.
+/// Spans that the collector received, checked against OTLP's JSON encoding: length of ids, times as strings,
+/// one value for each attribute.
 fn spans(asks: &[Ask]) -> Vec<Value> {
     let mut all = Vec::new();
     for ask in asks {
@@ -89,7 +90,7 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
         (attribute(first, "http.route"), attribute(first, "komainu.handler")),
         (&"/up/*".into(), &"proxy".into())
     );
-    // What the upstream server got as the parent is the span of this server, and its request is a span below that.
+    // The parent sent to the upstream server is the request's span; the upstream request is a child of it.
     let sent = origin.asks().iter().find(|ask| ask.line().contains("/up/a")).unwrap().field("traceparent")[0]
         .to_owned();
     assert_eq!(sent.split('-').nth(2).unwrap(), first["spanId"].as_str().unwrap());
@@ -100,7 +101,7 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
         (attribute(below, "server.address"), attribute(below, "server.port")),
         (&"127.0.0.1".into(), &port.into())
     );
-    // The collector is away: that is one line, and requests are answered.
+    // The collector is unreachable: this is logged once, and requests are answered.
     let text = config("http://127.0.0.1:9");
     rig.folder.write(
         "komainu.toml",
@@ -132,7 +133,7 @@ fn each_attempt_and_the_cache_have_spans() {
             collector.url, origin.url, origin.url
         ),
     );
-    // One of them begins with the server that is away.
+    // One of the two requests first tries the unreachable server.
     rig.get("/tried").expect(200, "x");
     rig.get("/tried").expect(200, "x");
     rig.get("/cached").expect(200, "x");
@@ -159,7 +160,7 @@ fn each_attempt_and_the_cache_have_spans() {
         .collect();
     let (first, second) = (Value::from(format!("http://{nobody}")), Value::from(origin.url.as_str()));
     assert_eq!(shown, [(&first, &"0".into()), (&second, &"1".into())]);
-    // The first one has failed, and says why.
+    // The first attempt has failed, with its reason.
     assert_eq!((&attempts[0]["status"]["code"], &attempts[1]["status"]["code"]), (&2.into(), &Value::Null));
     assert!(attribute(&attempts[0], "error.type").as_str().unwrap().contains("refused"), "{}", attempts[0]);
     let outcomes: Vec<Value> = below("/cached")

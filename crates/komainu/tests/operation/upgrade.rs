@@ -1,4 +1,4 @@
-//! The program is started again in place of a running server, and no request fails.
+//! Upgrades of a running server's program without failing requests.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -14,10 +14,10 @@ use crate::hosted::{Client, is_alive, kill, server};
 use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, connect, eventually, is_closed, komainu, text};
 
-/// The server that was started first, and those that have taken over since.
+/// A server and its successors after upgrades.
 struct Line {
     rig: Rig,
-    /// The one that serves now; of a supervised server the supervisor.
+    /// Process id of the current server, or of its supervisor.
     pid: u32,
 }
 
@@ -26,7 +26,7 @@ impl Line {
         Line { pid: rig.child.id(), rig }
     }
 
-    /// `komainu start` of this configuration, from a folder in which its control socket is too.
+    /// Runs `komainu start` with this configuration, in a directory that also contains the control socket.
     fn start(folder: Folder, config: &str) -> Line {
         folder.write("komainu.toml", config);
         let mut command = server();
@@ -39,7 +39,7 @@ impl Line {
         komainu().args(arguments).env("RUNTIME_DIRECTORY", self.rig.folder.at("run")).output().unwrap()
     }
 
-    /// `komainu upgrade`, which works.
+    /// Runs `komainu upgrade`, which must succeed.
     fn upgrade(&mut self) -> u32 {
         let before = self.pid;
         let done = self.komainu(&["upgrade", "--pid", &before.to_string()]);
@@ -51,19 +51,19 @@ impl Line {
         before
     }
 
-    /// `komainu upgrade`, which does not: what it says.
+    /// Runs `komainu upgrade`, which must fail, and returns its output.
     fn upgrade_in_vain(&self) -> String {
         let done = self.komainu(&["upgrade", "--pid", &self.pid.to_string()]);
         assert_eq!(done.status.code(), Some(1), "{}", text(&done.stdout));
         text(&done.stderr)
     }
 
-    /// Stops the last one, which must end in order.
+    /// Stops the last server, which must exit cleanly.
     fn stop(mut self) {
         let pid = self.pid;
         assert!(kill(pid, "-TERM"));
         eventually("the last one ends", || {
-            // The first one is a child of this process.
+            // The first server is a child of this process.
             let _ = self.rig.child.try_wait();
             !is_alive(pid)
         });
@@ -78,7 +78,8 @@ impl Drop for Line {
     }
 }
 
-/// Clients that send requests all the time, half of them on a new connection for each, and count what fails.
+/// Clients that send requests in a loop, half of them with a new connection for each request, and count
+/// failures.
 struct Traffic {
     stop: Arc<AtomicBool>,
     good: Arc<AtomicUsize>,
@@ -116,13 +117,13 @@ impl Traffic {
         Traffic { stop, good, threads }
     }
 
-    /// Waits for so many more good answers.
+    /// Waits for `answers` more successful responses.
     fn continues(&self, answers: usize) {
         let before = self.good.load(Ordering::Relaxed);
         eventually("the answers continue", || self.good.load(Ordering::Relaxed) >= before + answers);
     }
 
-    /// Ends it; what has failed.
+    /// Stops the clients; returns the number of successes and the failures.
     fn finish(self) -> (usize, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         let failures = self.threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
@@ -130,7 +131,7 @@ impl Traffic {
     }
 }
 
-/// One request and its whole response; the connection is kept unless the response says otherwise.
+/// Sends one request and reads the whole response; the connection is kept unless the response forbids it.
 fn exchange(
     address: SocketAddr,
     kept: &mut Option<std::net::TcpStream>,
@@ -164,12 +165,12 @@ fn exchange(
     }
 }
 
-/// Answers with its process; on `/slow?FILE` when that file is there.
+/// Answers with its process id; for `/slow?FILE` once that file exists.
 const APP: &str = "sub { my $file = $_[0]{PATH_INFO} eq '/slow' && $_[0]{QUERY_STRING}; \
                    select undef, undef, undef, 0.02 until !$file || -e $file; \
                    my $b = \"$$\"; [200, ['Content-Length', length $b], [$b]] }";
 
-/// Files and an application.
+/// Configuration with files and an application.
 fn config(more: &str) -> String {
     format!(
         "listen = \"127.0.0.1:0\"\nthreads = 2\n{more}\n[log]\nlevel = \"info\"\n\
@@ -184,7 +185,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// How often the loaded server is upgraded; `KOMAINU_UPGRADES` for more.
+/// Number of upgrades of the loaded server; `KOMAINU_UPGRADES` overrides it.
 fn upgrades() -> usize {
     std::env::var("KOMAINU_UPGRADES").ok().and_then(|count| count.parse().ok()).unwrap_or(5)
 }
@@ -221,10 +222,10 @@ fn what_runs_is_finished_by_the_old_server() {
         slow.send(format!("GET /slow?{} HTTP/1.1\r\nHost: localhost\r\n\r\n", gate.display()));
         let mut idle = line.rig.connect();
         let old = line.upgrade();
-        // The old one finishes, and says so; the new one serves with workers of its own.
+        // The old server finishes and reports this; the new one serves with its own workers.
         let status = line.komainu(&["status", "--json"]);
         let servers: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-        // Root sees the servers of others, too.
+        // Root also sees the servers of other users.
         let is_ours = |server: &&serde_json::Value| {
             let pids = [&server["pid"], &server["supervisor"]["pid"]].map(|pid| pid.as_u64());
             [old, line.pid].iter().any(|pid| pids.contains(&Some(u64::from(*pid))))
@@ -233,7 +234,7 @@ fn what_runs_is_finished_by_the_old_server() {
         let mut states: Vec<&str> = ours.map(|server| server["state"].as_str().unwrap()).collect();
         states.sort_unstable();
         assert_eq!(states, ["draining", "serving"], "{servers}");
-        // Nobody has to say that the old one is not meant.
+        // The command selects the new server without a process id.
         let reload = line.komainu(&["reload"]);
         let said = text(&reload.stdout) + &text(&reload.stderr);
         assert!(!said.contains(&old.to_string()), "{said}");
@@ -276,7 +277,7 @@ fn websocket(rig: &Rig, path: &str) -> std::net::TcpStream {
 
 #[test]
 fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
-    // A WebSocket server of which this one is in front: it says nothing after its head.
+    // A proxied WebSocket server that sends nothing after its head.
     let upstream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = upstream.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -305,7 +306,7 @@ fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
         );
         let (mut socket, mut tunnel) = (websocket(&line.rig, "/"), websocket(&line.rig, "/tunnel"));
         let old = line.upgrade();
-        // A close frame with the code 1001 (RFC 6455 section 7.4.1), which the client answers.
+        // A close frame with status 1001 (RFC 6455 section 7.4.1), which the client answers.
         let mut frame = [0; 4];
         socket.read_exact(&mut frame).unwrap();
         assert_eq!(frame, [0x88, 2, 0x03, 0xe9]);
@@ -375,7 +376,7 @@ fn another_program_at_the_same_place_takes_over() {
     fs::remove_file(&program).unwrap();
     let said = line.upgrade_in_vain();
     assert!(said.contains("cannot start") && said.contains("komainu"), "{said}");
-    // One that never says anything is not waited for when the server is asked to stop.
+    // Stopping the server does not wait for a successor that never reports.
     install(&hung);
     let pid = line.pid.to_string();
     let runtime = line.rig.folder.at("run");
@@ -444,7 +445,7 @@ fn a_signal_does_the_same() {
         line.rig.signal("-USR2");
         eventually("it has taken over", || line.rig.reported().contains("has taken over"));
         let log = line.rig.reported();
-        // The new server is not taken for an application that wants to control the old one.
+        // The new server is not mistaken for an application that tries to control the old one.
         assert!(!log.contains("may not control this server"), "{log}");
         let (_, rest) = log.split_once("upgrade: process ").unwrap();
         line.pid = rest.split_whitespace().next().unwrap().parse().unwrap();
@@ -499,7 +500,7 @@ fn unix_sockets_stay_and_addresses_change() {
         });
         ask(&stays);
         assert!(!goes.exists(), "nobody listens there any more");
-        // An upgrade that fails leaves the file to its owner.
+        // A failed upgrade leaves the file to its owner.
         line.rig.folder.write("komainu.toml", "listen = 1");
         line.upgrade_in_vain();
         ask(&stays);
@@ -516,7 +517,7 @@ fn the_control_listener_is_that_of_the_new_server() {
     let config = "listen = \"127.0.0.1:0\"\nthreads = 1\n[timeouts]\ndrain = \"2m\"\n[control]\nlisten = \"unix:c.sock\"\n\
         [[route]]\nfiles = \"www\"\n";
     let mut line = Line::start(folder, &format!("{}{config}", as_we_are()));
-    // Keeps the old server busy: it is not read.
+    // Keeps the old server busy, because the response is not read.
     let mut slow = connect(line.rig.address);
     slow.write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     slow.read_exact(&mut [0; 15]).unwrap();

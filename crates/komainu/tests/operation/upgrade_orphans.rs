@@ -1,4 +1,4 @@
-//! Processes that workers have forked, and that would never end by themselves, end with their server.
+//! Processes forked by workers, which would never exit by themselves, are terminated with their server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use crate::hosted::{is_alive, kill, only, server, status};
 use crate::rig::{Folder, Rig, as_we_are, eventually, is_root};
 
-/// Serves an application whose worker forks a copy of itself twice, so that nobody waits for it; the copy's process id.
+/// Serves an application whose worker double-forks a copy of itself; returns the copy's process id.
 fn forked(kind: &str) -> (Rig, u32) {
     let folder = Folder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -39,7 +39,8 @@ fn a_copy_of_a_worker_ends_when_its_server_stops() {
         let (mut rig, pid) = forked(kind);
         rig.signal("-TERM");
         assert!(rig.ended().success());
-        // It has been killed: the system may take a moment for the rest. It would run for a quarter of an hour otherwise.
+        // The kernel may need a moment after the SIGKILL. Otherwise the copy would run for a quarter of an
+        // hour.
         eventually("the copy has ended", || !is_alive(pid));
     }
 }

@@ -1,4 +1,4 @@
-//! Upstream servers whose responses a test chooses.
+//! Upstream servers with responses chosen by the test.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub head: String,
@@ -20,7 +20,7 @@ impl Ask {
         self.head.lines().next().unwrap()
     }
 
-    /// The values of a field, in order.
+    /// Values of a field, in order.
     pub fn field(&self, name: &str) -> Vec<&str> {
         let values = self.head.lines().skip(1).filter_map(|line| {
             let (other, value) = line.split_once(':').unwrap();
@@ -30,20 +30,20 @@ impl Ask {
     }
 }
 
-/// What came, and over how many connections.
+/// Requests received, and counts of connections.
 #[derive(Default)]
 pub struct Seen {
     pub asks: Vec<Ask>,
     pub connections: usize,
-    /// Those that have ended.
+    /// Connections that have ended.
     pub ended: usize,
 }
 
 type Respond = dyn Fn(&Ask) -> String + Send + Sync;
 
-/// A server that answers with the bytes that a function gives; after a 101 it sends back what it gets.
+/// A server that answers with the bytes returned by a function; after a 101 it echoes everything.
 pub struct Origin {
-    /// Its URL.
+    /// URL of the server.
     pub url: String,
     pub seen: Arc<Mutex<Seen>>,
 }
@@ -96,7 +96,7 @@ impl Origin {
         self.asks().pop().expect("nothing came")
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.connections - seen.ended
@@ -147,17 +147,17 @@ fn read(stream: &mut impl Read) -> Option<Ask> {
     Some(ask)
 }
 
-/// A 200 with this body, on a connection that is kept.
+/// A 200 response with this body, on a persistent connection.
 pub fn ok(body: &str) -> String {
     answer("200 OK", "", body)
 }
 
-/// An answer with more fields, each with its CRLF.
+/// A response with additional fields, each terminated by CRLF.
 pub fn answer(status: &str, fields: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{fields}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Whether somebody listens there.
+/// Whether a server accepts connections at this address.
 pub fn listens(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()
 }

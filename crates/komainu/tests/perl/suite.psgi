@@ -1,4 +1,4 @@
-# The applications of Plack::Test::Suite, behind Plack's own check of what a server gives and gets.
+# The applications of Plack::Test::Suite, wrapped in Plack::Middleware::Lint, which checks PSGI environments and responses.
 use strict;
 use warnings;
 use Plack::Test::Suite;

@@ -1,4 +1,4 @@
-# Plack::Test::Suite against the real binary: perl suite.t KOMAINU FOLDER-OF-suite.psgi
+# Runs Plack::Test::Suite with the real binary: perl suite.t KOMAINU FOLDER-OF-suite.psgi
 use strict;
 use warnings;
 use Test::More;

@@ -1,5 +1,5 @@
-//! `auth = { ask = ... }`: servers that are asked whether requests may be served. The stubs answer as Authelia and oauth2-proxy
-//! document their endpoints.
+//! `auth = { ask = ... }`: authorization subrequests. The stubs respond as Authelia and oauth2-proxy document
+//! their endpoints.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -9,13 +9,13 @@ use crate::origin::{Ask, Origin, answer, ok};
 use crate::rig;
 use crate::rig::{Folder, Rig, curl, eventually, nobody, text};
 
-/// An origin that says who the client is.
+/// Starts an origin that responds with the user and the groups it received.
 fn upstream() -> Origin {
     Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("Remote-User"), ask.field("Remote-Groups"))))
 }
 
-/// As Authelia's endpoints: `/api/authz/forward-auth` and the older `/api/verify` send browsers to the portal, `/api/authz/auth-request`
-/// answers 401 with `Location`.
+/// A stub of Authelia: `/api/authz/forward-auth` and the older `/api/verify` redirect browsers to the portal,
+/// `/api/authz/auth-request` answers 401 with `Location`.
 fn authelia() -> Origin {
     Origin::start(|ask| {
         let session = ask.field("Cookie").iter().any(|cookies| cookies.contains("authelia_session=alice"));
@@ -46,7 +46,8 @@ fn authelia() -> Origin {
     })
 }
 
-/// As oauth2-proxy's `/oauth2/auth`, with `--set-xauthrequest` and a cookie that is renewed, and `/oauth2/start`.
+/// A stub of oauth2-proxy: `/oauth2/auth`, with `--set-xauthrequest` and a renewed cookie, and
+/// `/oauth2/start`.
 fn oauth2_proxy() -> Origin {
     Origin::start(|ask| match ask.line().split(' ').nth(1).unwrap() {
         "/oauth2/auth" => match ask.field("Cookie").first() {
@@ -104,10 +105,10 @@ fn authelia_decides_as_it_does_behind_other_proxies() {
         rig.ask(&target, &format!("{BROWSER}{ALICE}")).expect(200, "[\"alice\"] [\"admins,dev\"]");
     }
     assert_eq!(origin.asks().len(), 3);
-    // What is no browser gets the status.
+    // Clients other than browsers get the status.
     let plain = rig.ask("/new/", "Accept: application/json\r\n");
     plain.expect(401, "<a>sign in</a>").expect_field("Content-Type", "text/html");
-    // A body stays here, and is passed on once the request is let in.
+    // The body is not sent in the subrequest, but forwarded once the request is authorized.
     let posted = rig.send(&format!(
         "POST /new/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{ALICE}Content-Length: 4\r\nIf-None-Match: \"x\"\r\n\
          Range: bytes=0-1\r\nX-Forwarded-Uri: /open\r\nX-Original-URL: http://localhost/open\r\nX_Original_URL: /open\r\n\r\nbody"
@@ -124,7 +125,7 @@ fn authelia_decides_as_it_does_behind_other_proxies() {
     for absent in ["Content-Length", "If-None-Match", "Range", "X_Original_URL", "Connection"] {
         assert!(asked.field(absent).is_empty(), "{absent} in {}", asked.head);
     }
-    // Each of the routes has a connection, at most, for its two questions and more.
+    // Each route needs at most one connection for its subrequests.
     assert!(auth.connections() <= 3 && auth.asks().len() == 8, "connections are kept");
 }
 
@@ -146,7 +147,7 @@ fn oauth2_proxy_decides_as_its_documents_say() {
         .expect_field("Location", &format!("/oauth2/start?rd={url}%3A%2F%2Flocalhost%2Fa%3Fb%3Dc%26d"));
     rig.get("/oauth2/start").expect(200, "/oauth2/start");
     let post = "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-    // A WebSocket handshake is no page.
+    // A WebSocket handshake is not a page, so it is not redirected.
     let upgrade = "Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     rig.send(&format!("GET /a HTTP/1.1\r\nHost: localhost\r\n{upgrade}{BROWSER}\r\n")).expect_status(401);
     rig.send(post).expect(401, "Unauthorized\n").expect_field("WWW-Authenticate", "Basic realm=\"x\"");
@@ -154,11 +155,11 @@ fn oauth2_proxy_decides_as_its_documents_say() {
     rig.ask("/", "Cookie: _oauth2_proxy=renew\r\n")
         .expect(200, "[\"bob\"]")
         .expect_field("Set-Cookie", "_oauth2_proxy=new; HttpOnly");
-    // A route that asks nobody lets nobody claim to be one.
+    // On a route without `auth`, clients cannot claim an identity.
     rig.ask("/open", "X-Forwarded-User: root\r\nX_Forwarded_User: root\r\n").expect(200, "[]");
 }
 
-/// A field that chooses the route is not smuggled past that choice in another spelling.
+/// A field that a route's condition evaluates is not forwarded in another spelling.
 #[test]
 fn a_field_that_conditions_look_at_reaches_nobody_in_another_spelling() {
     let origin = Origin::start(|ask| ok(&ask.head));
@@ -224,7 +225,7 @@ fn nobody_says_himself_who_he_is() {
         let claimed = claims(&origin.last()).join("|").to_ascii_lowercase();
         assert_eq!(claimed, "remote-user: alice", "{}", origin.last().head);
     }
-    // Named by `Connection`, the server's own field would be lost; in trailers, some servers would merge it into the head.
+    // A field named by `Connection` would be removed, and some servers merge trailers into the head.
     rig.send(
         "GET / HTTP/1.1\r\nHost: localhost\r\nCookie: user=alice\r\nConnection: close, Remote-User\r\n\r\n",
     );
@@ -298,7 +299,7 @@ fn without_an_answer_nothing_is_served() {
         "/split" => answer("403 Forbidden", "X-Accel-Redirect: /secret\r\nServer: other\r\n", "no"),
         _ => answer("500 Oh", "", "no"),
     });
-    // One that never answers.
+    // An authorization server that never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let origin = Origin::start(|_| ok("secret"));
     let mut config = String::new();
@@ -331,11 +332,11 @@ fn without_an_answer_nothing_is_served() {
         assert_eq!(answer.status(), status, "{path}: {}", answer.text());
         answer.expect_field("Cache-Control", "no-store");
     }
-    // One that stops in the middle is out of time, with its head or before it.
+    // An answer that stops within or before the head runs into the timeout.
     assert!(matches!(rig.get("/short").status(), 502 | 504));
     rig.get("/split").expect(403, "no").expect_no_field("X-Accel-Redirect");
     assert!(origin.asks().is_empty());
-    // One that lets a request in has said so in its head, however much it says afterwards.
+    // The head of a 2xx answer is sufficient, however large the body.
     rig.get("/in").expect(200, "secret");
     eventually("the log says what is wrong", || rig.reported().contains("`auth.ask` /"));
 }
@@ -361,7 +362,7 @@ fn answers_are_remembered_where_that_is_wanted() {
     rig.ask("/other", "Cookie: a\r\n").expect(200, "[\"a-1\"] []");
     rig.ask("/", "Cookie: b\r\n").expect(200, "[\"b-2\"] []");
     rig.ask("/", "Cookie: a\r\nAuthorization: x\r\n").expect(200, "[\"a-3\"] []");
-    // A refusal is none that is remembered.
+    // Refusals are not cached.
     for number in 5..7 {
         rig.get("/").expect(403, "no");
         assert_eq!(auth.asks().len(), number);

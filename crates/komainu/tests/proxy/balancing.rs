@@ -1,4 +1,4 @@
-//! Groups of upstream servers: the real binary balances, checks, queues and drains by its configuration.
+//! Groups of upstream servers: balancing, health checks, queues and draining by the real binary.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,7 +27,7 @@ fn urls(origins: &[Origin]) -> String {
     urls.join(", ")
 }
 
-/// Who answers how often.
+/// Number of responses of each server.
 fn answers(rig: &Rig, count: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for _ in 0..count {
@@ -36,7 +36,7 @@ fn answers(rig: &Rig, count: usize) -> BTreeMap<String, usize> {
     counts
 }
 
-/// A gate that requests wait at until it is opened for so many.
+/// A gate at which requests wait until it is opened for a number of them.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(usize, usize)>, Condvar)>);
 
@@ -59,7 +59,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// An origin whose requests for `/wait` wait here.
+    /// Starts an origin whose requests for `/wait` wait at this gate.
     fn origin(&self, name: &'static str) -> Origin {
         let gate = self.clone();
         Origin::start(move |ask: &Ask| {
@@ -71,7 +71,7 @@ impl Gate {
     }
 }
 
-/// A connection on which this path has been asked for.
+/// A connection on which `path` has been requested.
 fn asking(rig: &Rig, path: &str) -> TcpStream {
     let mut stream = rig.connect();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -133,7 +133,7 @@ fn the_least_busy_is_asked() {
         let mut stuck = Vec::new();
         eventually("a request hangs", || {
             let stream = asking(&rig, "/wait");
-            // Either server may have got it; the next one is asked when it is known which.
+            // Either server may have received the request; the next one is sent once this is known.
             eventually("it is with a server", || gate.waiting() == 1 || is_answered(&stream));
             stuck.push(stream);
             gate.waiting() == 1
@@ -162,7 +162,7 @@ fn a_named_group_has_one_limit_and_one_queue_for_all_its_routes() {
     );
     let mut first = asking(&rig, "/wait");
     eventually("the first request is there", || gate.waiting() == 1);
-    // One waits, whichever is there first; another one finds the queue full.
+    // One request waits, whichever arrives first; the other finds the queue full.
     let (mut others, mut refused) = (Vec::new(), None);
     eventually("the queue is full", || {
         others.push(asking(&rig, "/other/b"));
@@ -247,7 +247,7 @@ fn checks_by_tcp_take_a_server_out_before_a_request_meets_it() {
     eventually("it is found again", || rig.get("/").text() == "b");
 }
 
-/// A server that says this, at an address that is known beforehand.
+/// Starts a server that responds with `body`, at a known address.
 fn serving(address: SocketAddr, body: &'static str) -> Origin {
     Origin::start_at(address, move |_| ok(body))
 }
@@ -277,7 +277,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
     };
     let folder = Folder::new();
     let mut rig = Rig::config(folder, &config(1));
-    // One long request hangs on each.
+    // One long request on each server.
     let mut long = [asking(&rig, "/wait"), asking(&rig, "/wait")];
     eventually("both are busy", || gate.waiting() == 2);
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -291,7 +291,8 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
                     let answer = read_answer(&mut stream);
                     answer.expect_status(200);
                     answered.fetch_add(1, Ordering::Relaxed);
-                    // A reload ends kept connections in order: with a word, or between two requests.
+                    // A reload closes persistent connections gracefully: with `Connection: close`, or between
+                    // two requests.
                     if answer.field("Connection") == Some("close") {
                         stream = rig::connect(address);
                     }
@@ -371,7 +372,7 @@ fn a_reload_reaches_threads_that_nobody_asks() {
     rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     eventually("it is read", || rig.reported().contains("was read again"));
-    // No request comes, and the server that is gone from the configuration is left in peace all the same.
+    // Without any request, health checks of a removed server end nevertheless.
     eventually("the checks end", || {
         let before = asked.load(Ordering::Relaxed);
         std::thread::sleep(std::time::Duration::from_millis(500));

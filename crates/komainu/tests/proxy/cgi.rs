@@ -1,4 +1,4 @@
-//! `cgi`: programs in sh, Perl and Python, and those that do not behave.
+//! `cgi`: programs in sh, Perl and Python, including misbehaving ones.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ echo
 env | sort
 ";
 
-/// A folder with these programs in `cgi-bin`.
+/// A directory with these programs in `cgi-bin`.
 fn programs(programs: &[(&str, &str)]) -> Folder {
     let folder = Folder::new();
     for (name, content) in programs {
@@ -28,7 +28,7 @@ fn start(folder: Folder, more: &str) -> Rig {
     Rig::config(folder, &text)
 }
 
-/// Children of the server, with their states.
+/// Child processes of the server, with their states.
 fn children(rig: &Rig) -> String {
     let shown =
         Command::new("ps").args(["-o", "pid=,stat=,args=", "--ppid", &rig.child.id().to_string()]).output();
@@ -117,7 +117,7 @@ fn bodies_go_in_and_out_in_perl_and_python_too() {
         let mut stream = rig.connect();
         let head = format!("POST {path} HTTP/1.0\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).unwrap();
-        // The server may answer before it has read all of it.
+        // The server may respond before it has read the whole body.
         let _ = stream.write_all(body);
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
@@ -131,7 +131,7 @@ fn bodies_go_in_and_out_in_perl_and_python_too() {
     if installed("python3").is_some() {
         assert_eq!(post("/cgi-bin/python", &body).expect_status(200).body.len(), body.len());
     }
-    // One that reads to the end of its input, and one that reads nothing.
+    // A program that reads all of its input, and one that reads nothing.
     let chunked = "POST /cgi-bin/cat HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     rig.send(chunked).expect_status(200);
     assert!(rig.send(chunked).text().contains("hello"));
@@ -163,15 +163,15 @@ fn programs_that_write_no_response_are_a_502() {
 #[test]
 fn what_a_program_leaves_behind_ends_with_it() {
     let folder = programs(&[
-        // A child that keeps standard output open.
+        // A child process that keeps standard output open.
         ("forks", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsleep 1000 &\n"),
-        // One that ignores SIGTERM, and so does its child.
+        // A program that ignores SIGTERM, as does its child process.
         (
             "stubborn",
             "#!/bin/sh\ntrap '' TERM\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nwhile :; do sleep 1000; done\n",
         ),
         ("slow", "#!/bin/sh\nsleep 1000\n"),
-        // One that leaves the group, as a program does that is to continue.
+        // A program that leaves the process group in order to outlive the request.
         (
             "detaches",
             "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsetsid sleep 0.3 >/dev/null 2>&1 </dev/null &\n",
@@ -215,7 +215,7 @@ fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
     eventually("nothing is left of them", || children(&rig).is_empty());
 }
 
-/// Applications take the fields of proxies for a sign of one that they do not know.
+/// Applications treat forwarding fields as evidence of a proxy that they do not know.
 #[test]
 fn no_fields_of_a_proxy_are_made_up_for_programs() {
     let folder = programs(&[("env", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nenv\n")]);
@@ -263,7 +263,7 @@ fn a_relative_folder_is_where_the_configuration_says() {
     command.current_dir(folder.path()).args(["start", "-c", "komainu.toml"]);
     let rig = Rig::start(command, folder);
     let answer = rig.get("/cgi-bin/hello");
-    // It is named after its folder, whatever socket it is asked by.
+    // Named after its directory, whichever socket the request uses.
     let log = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("it is logged", || log().starts_with("cgi:") && log().contains("cgi-bin"));
     assert!(answer.expect_status(200).text().contains("/cgi-bin"));

@@ -1,4 +1,4 @@
-//! Clients that leave before they have the response: their upstream requests end with them.
+//! Clients that disconnect before the response: their upstream requests are cancelled.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,8 @@ use rustix::net::sockopt;
 use crate::origin::{Origin, ok};
 use crate::rig::{Folder, Rig, as_we_are, eventually, komainu, text};
 
-/// `/silent` never answers, `/stream` begins a response and never ends it, others are answered after a moment.
+/// Starts an origin: `/silent` never answers, `/stream` begins a response and never ends it, other paths are
+/// answered after a moment.
 fn origin() -> Origin {
     Origin::start(|ask| match ask.line() {
         line if line.contains("/silent") => "HTTP/1.1 200 OK\r\n".to_owned(),
@@ -60,12 +61,13 @@ fn a_client_that_leaves_ends_its_upstream_request() {
     for (more, route) in [("", ""), (", client_abort = \"ignore\"", ""), ("", "cache = true")] {
         let rig = start(&origin, more, route);
         for path in ["/silent", "/stream"] {
-            // A response that the cache may store is awaited without its client.
+            // The response may be stored, so it is awaited without the client.
             if route == "cache = true" && path == "/silent" {
                 continue;
             }
             for way in ["closed", "reset"] {
-                // Whoever half-closes may wait for a response where the proxy says so.
+                // A half-closed client may still wait for a response if the proxy is configured to allow
+                // this.
                 if way == "closed" && !more.is_empty() {
                     continue;
                 }
@@ -143,7 +145,7 @@ fn a_reset_stream_ends_its_upstream_request_and_no_other() {
     let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
         [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream][..], payload].concat()
     };
-    // :method GET, :scheme http, :path /silent, :authority a
+    // `:method: GET`, `:scheme: http`, `:path: /silent`, `:authority: a`.
     let head = b"\x82\x86\x04\x07/silent\x01\x01a";
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     sent.extend(frame(4, 0, 0, b""));

@@ -1,4 +1,4 @@
-//! `php` beside `files`: a real PHP-FPM, with the layouts of WordPress and Laravel.
+//! `php` combined with `files`: a real PHP-FPM, with the layouts of WordPress and Laravel.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::rig::{Folder, Rig, eventually, installed};
 
-/// What shows what a script was given.
+/// A script that prints its server variables.
 const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
 foreach (['SCRIPT_NAME', 'PATH_INFO', 'REQUEST_URI', 'QUERY_STRING', 'PHP_SELF', 'REQUEST_METHOD', 'HTTP_HOST',
     'REMOTE_ADDR', 'HTTPS', 'APP_ENV'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo \"$name={$_SERVER[$name]}\\n\"; }
@@ -15,7 +15,7 @@ if ($_POST) echo 'POST=', json_encode($_POST), \"\\n\";
 foreach ($_FILES as $file) echo 'UPLOAD=', $file['size'], ' ', md5_file($file['tmp_name']), \"\\n\";
 ";
 
-/// PHP-FPM, until this is dropped.
+/// A PHP-FPM server, killed on drop.
 struct Fpm(Child);
 
 impl Drop for Fpm {
@@ -25,7 +25,7 @@ impl Drop for Fpm {
     }
 }
 
-/// The newest PHP-FPM, whose name has its version.
+/// The newest PHP-FPM; its file name contains the version.
 fn program() -> Option<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir("/usr/sbin").into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -34,7 +34,7 @@ fn program() -> Option<PathBuf> {
     found.pop().or_else(|| installed("php-fpm"))
 }
 
-/// Two processes of PHP that listen on `fpm.sock` in the folder.
+/// Starts PHP-FPM with two workers that listen on `fpm.sock` in the directory.
 fn start(folder: &Folder) -> Option<Fpm> {
     let program = program()?;
     let at = folder.path().display();
@@ -127,7 +127,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
             assert!(text.lines().any(|found| found == *line), "{target}: no {line} in {text}");
         }
     };
-    // Scripts, folders with one, what follows them, and the script for all else.
+    // Scripts, directories with an index script, `PATH_INFO`, and the fallback script.
     lines("/", &["SCRIPT_NAME=/index.php", "FILE=/index.php", "REQUEST_URI=/", "REMOTE_ADDR=127.0.0.1"]);
     lines(
         "/2026/hello%20world/?a=%20b",
@@ -140,7 +140,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
         &["SCRIPT_NAME=/index.php", "PATH_INFO=/wp-json/v2", "PHP_SELF=/index.php/wp-json/v2"],
     );
     rig.get("/wp-admin?a").expect_status(301).expect_field("Location", "./wp-admin/?a");
-    // Files, and nothing that is a script is one.
+    // Static files are served; scripts never are.
     rig.get("/wp-content/style.css").expect(200, "body {}");
     rig.get("/readme.html").expect(200, "read me");
     rig.get("/wp-content/photo.jpg").expect(200, "<?php echo 'run';");
@@ -180,7 +180,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
     bodies(&rig);
 }
 
-/// Forms and uploads, with a length and without.
+/// Forms and uploads, with and without `Content-Length`.
 fn bodies(rig: &Rig) {
     let form = "name=a+b&x=1";
     rig.send(&format!(

@@ -1,4 +1,4 @@
-//! Proofs that requests carry: JSON Web Tokens, signed URLs, and the origins of pages.
+//! Credentials carried by requests: JSON Web Tokens, signed URLs, and origins of pages.
 
 use std::io::Write;
 use std::process::Command;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::origin::{Origin, answer, ok};
 use crate::rig::{Folder, Rig, eventually, komainu, read_answer, text};
 
-/// Longer than any test, in seconds since 1970.
+/// A time after the end of every test, in seconds since 1970.
 const LATER_S: u64 = 9_000_000_000;
 
 struct Signer {
@@ -54,7 +54,7 @@ fn bearer(token: &str) -> String {
 #[test]
 fn tokens_are_verified_by_keys_that_come_and_change() {
     let signers = Arc::new([Signer::new("one"), Signer::new("two")]);
-    // The issuer is away at first, and later has another key.
+    // The issuer fails at first, and later has another key.
     let (is_there, has_both) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (there, both, of) = (is_there.clone(), has_both.clone(), signers.clone());
     let issuer = Origin::start(move |_| {
@@ -104,7 +104,7 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
     rig.ask("/", &format!("{}{}", bearer(&alice), bearer(&alice))).expect_status(400);
     rig.ask("/admin", &bearer(&alice)).expect_status(403);
     rig.ask("/admin", &bearer(&signers[0].token(&claims("admin")))).expect_status(200);
-    // Tokens that nobody has signed ask the issuer for nothing more than now and then.
+    // Tokens of unknown keys cause only occasional requests to the issuer.
     let (asked, unknown) = (issuer.asks().len(), Signer::new("nobody"));
     let mut stream = rig.connect();
     for number in 0..200 {
@@ -113,7 +113,7 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
         read_answer(&mut stream).expect_status(401);
     }
     assert!(issuer.asks().len() - asked <= 20, "{}", issuer.asks().len() - asked);
-    // A key that is new is asked for; the one from before stays valid.
+    // A new key is fetched on demand; the previous one stays valid.
     has_both.store(true, Ordering::SeqCst);
     let bob = signers[1].token(&claims("bob"));
     eventually("the new key is there", || rig.ask("/", &bearer(&bob)).status() == 200);
@@ -135,7 +135,7 @@ fn a_set_without_keys_ends_all_tokens_and_an_answer_without_a_set_ends_none() {
             issuer.url
         ),
     );
-    // A token of an unknown key has the keys asked for again.
+    // A token of an unknown key triggers a refresh of the keys.
     let unknown = bearer(&Signer::new("other").token(&claims("alice")));
     let token = bearer(&signer.token(&claims("alice")));
     let status = || {
@@ -159,7 +159,7 @@ fn a_set_without_keys_ends_all_tokens_and_an_answer_without_a_set_ends_none() {
     }
 }
 
-/// A signature is for one path, and not for others that a server may take for the same.
+/// A signature is valid for one path, and not for others that a server might treat as equal.
 #[test]
 fn a_signed_url_opens_its_own_path_alone() {
     let origin = Origin::start(|ask| ok(ask.line()));
@@ -203,7 +203,7 @@ fn who_a_client_is_comes_from_no_client_of_the_site() {
     let issuer = Origin::start(move |_| ok(&json!({ "keys": [keys.jwk()] }).to_string()));
     let origin =
         Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("X-User"), ask.field("Remote-User"))));
-    // Each route names another field, and one names none.
+    // Each route names a different field, and one names none.
     let rig = Rig::config(
         Folder::new(),
         &format!(
@@ -220,7 +220,7 @@ fn who_a_client_is_comes_from_no_client_of_the_site() {
     rig.ask("/token", &format!("{token}{evil}")).expect(200, "[\"alice\"] []");
     rig.ask("/asked", evil).expect(200, "[] []");
     rig.ask("/open", evil).expect(200, "[] []");
-    // Neither does the server that is asked get them.
+    // The authorization server does not receive the fields either.
     let is_clean =
         issuer.asks().iter().filter(|ask| ask.head.contains("/verify")).all(|ask| !ask.head.contains("evil"));
     assert!(is_clean);
@@ -262,7 +262,7 @@ fn a_signed_url_is_let_in_until_its_time() {
     rig.get(&sign(&["secret", "--client", "127.0.0.1", "/mine/x"])).expect(200, "mine");
     rig.get(&sign(&["secret", "--client", "127.0.0.2", "/mine/x"])).expect_status(403);
     rig.get(&sign(&["secret", "/mine/x"])).expect_status(403);
-    // As the documents say for a shell.
+    // The shell command of the documentation.
     let script = "until=9000000000; printf '%s\\n%s' '/a b.txt' $until | openssl dgst -sha256 -hmac the-new-secret-of-urls -binary | \
                   base64 | tr '+/' '-_' | tr -d '='";
     let output = Command::new("sh").args(["-c", script]).output().unwrap();
@@ -326,7 +326,7 @@ fn pages_of_named_origins_may_read() {
              Access-Control-Request-Method: {method}\r\nAccess-Control-Request-Headers: content-type,x-a\r\n\r\n"
         ))
     };
-    // A route for the method that is asked about answers, and nobody asks for a password.
+    // The route for the method of the preflight request answers, without authentication.
     let answer = preflight("/closed", "https://app.test", "PUT");
     answer
         .expect(204, "")

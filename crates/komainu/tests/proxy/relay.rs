@@ -1,4 +1,4 @@
-//! The reverse proxy: the real binary between plain sockets and upstream servers with scripted responses.
+//! The reverse proxy: the real binary between plain sockets and scripted upstream servers.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::origin::{Origin, answer, listens, ok};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu, nobody, read_answer, text};
 
-/// `komainu run TARGET…`
+/// Runs `komainu run TARGET…`.
 fn run(targets: &[&str]) -> Rig {
     run_in(Folder::new(), targets)
 }
@@ -278,7 +278,7 @@ fn the_configuration_is_read_again_and_old_connections_go() {
     rig.signal("-HUP");
     eventually("the missing file is reported", || rig.reported().contains("missing.pem"));
     rig.get("/").expect(200, "b");
-    // The old pool went with the old routes: its connection is closed.
+    // The old pool was dropped with the old routes, so its connection is closed.
     eventually("the connection to the old upstream is closed", || a.open() == 0);
 }
 
@@ -306,7 +306,7 @@ fn a_mistaken_url_on_the_command_line_has_its_remedy() {
     assert!(text(&output.stderr).contains("strip_prefix"), "{}", text(&output.stderr));
 }
 
-/// A backend on a fixed port, which drains when it is asked to stop.
+/// Starts a backend on a fixed port, which drains when it is stopped.
 fn backend(address: &str, www: &Path) -> Rig {
     let mut command = komainu();
     command.args(["run", "--listen", address, "--threads", "1"]).arg(www);
@@ -357,7 +357,7 @@ fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
     }
 }
 
-/// nginx with a certificate of its own, in a folder; `None`, loudly, where it is not installed.
+/// Starts nginx with a certificate of its own; prints a note and returns `None` if it is not installed.
 fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
     let program = rig::installed("nginx")?;
     folder.certify();
@@ -382,7 +382,7 @@ fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
     Some((address, child))
 }
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 struct Child(std::process::Child);
 
 impl Drop for Child {
@@ -414,7 +414,7 @@ fn tls_to_nginx_is_verified_and_kept() {
     rig.get("/known").expect(200, "CN=localhost");
     rig.get("/again").expect(200, ".");
     for _ in 0..3 {
-        // A connection of its own each time, and the session of the one before.
+        // Each request uses a new connection that resumes the previous session.
         rig.get("/again").expect(200, "r");
     }
     rig.get("/none").expect_status(502);
@@ -444,7 +444,7 @@ fn a_proxy_that_leads_to_itself_says_so() {
 
 #[test]
 fn a_request_ends_with_its_client_where_the_proxy_says_so() {
-    // It begins a response, and never ends it.
+    // The origin begins a response and never ends it.
     let origin = Origin::start(|ask| match ask.line().contains("/slow") {
         true => "HTTP/1.1 200 OK\r\n".to_owned(),
         false => ok("x"),
@@ -522,11 +522,11 @@ fn options_with_no_forwards_left_are_answered_here() {
         }
     }
     assert_eq!(passed("/own", "Max-Forwards: 7\r\n"), "3");
-    // Values that are not a number have no meaning here.
+    // Invalid values are ignored.
     for sent in ["", "-1", "1, 0", "x"] {
         assert_eq!(passed("/", &format!("Max-Forwards: {sent}\r\n")), sent);
     }
-    // The field limits OPTIONS and TRACE alone.
+    // The field only limits OPTIONS and TRACE.
     rig.ask("/", "Max-Forwards: 0\r\n").expect(200, "x");
     assert_eq!(origin.last().field("Max-Forwards"), ["0"]);
 }

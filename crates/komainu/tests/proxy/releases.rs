@@ -1,4 +1,4 @@
-//! Traffic of a release: `split`, `mirror` and `fault`.
+//! Release traffic: `split`, `mirror` and `fault`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::origin::{Origin, answer, ok};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, is_closed, nobody, read_answer};
 
-/// What the two versions of an application answer: cacheable, so that the cache of a route has something to mix up.
+/// Starts a version of an application with cacheable responses, which a route's cache could mix up.
 fn version(name: &'static str) -> Origin {
     Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=600\r\n", name))
 }
@@ -24,7 +24,7 @@ fn metrics(rig: &Rig) -> String {
     Answer::parse(bytes).expect_status(200).text()
 }
 
-/// The value of the first sample with this name that has all of these labels; 0 where there is none.
+/// Value of the first sample with this name and all of these labels; 0 if there is none.
 fn value(rig: &Rig, name: &str, labels: &[&str]) -> u64 {
     let text = metrics(rig);
     let line = text.lines().find(|line| {
@@ -66,7 +66,7 @@ fn splits(stable: &str, canary: &str, weights: [u32; 2]) -> String {
     )
 }
 
-/// By client, which version answers.
+/// The version that answers each client.
 fn of_clients(rig: &Rig, path: &str) -> BTreeMap<u8, String> {
     (0..200)
         .map(|host| (host, ask_as(rig, &format!("192.0.2.{host}"), path, "").expect_status(200).text()))
@@ -82,7 +82,7 @@ fn a_split_sends_each_client_to_one_branch() {
     let before = of_clients(&rig, "/client");
     assert_eq!(before, of_clients(&rig, "/client"));
     let count = |of: &BTreeMap<u8, String>| of.values().filter(|version| *version == "canary").count();
-    // What is drawn depends on the addresses and the names alone: it is the same in every run.
+    // The choice depends only on addresses and names, so it is the same in every run.
     assert!((20..60).contains(&count(&before)), "{}", count(&before));
     conditions_come_before_weights(&rig);
     a_cookie_keeps_its_client(&rig);
@@ -90,7 +90,7 @@ fn a_split_sends_each_client_to_one_branch() {
     the_cache_keeps_branches_apart(&rig, (&stable, &canary));
     branches_have_any_action(&rig);
     logs_and_metrics_name_the_branch(&rig);
-    // Weights change by a reload, and only those clients move that have to.
+    // A reload changes the weights, and only the necessary clients move.
     let text = format!(
         "{}{}{}",
         crate::rig::listen(&rig.folder),
@@ -110,7 +110,7 @@ fn conditions_come_before_weights(rig: &Rig) {
     for host in 0..20 {
         ask_as(rig, &format!("192.0.2.{host}"), "/when", both).expect(200, "canary");
     }
-    // One of them is not enough.
+    // A single matching condition is not enough.
     let stays = (0..200).map(|host| format!("192.0.2.{host}"));
     let stays: Vec<String> =
         stays.filter(|client| ask_as(rig, client, "/when", "").text() == "stable").collect();
@@ -140,7 +140,7 @@ fn a_cookie_keeps_its_client(rig: &Rig) {
         }
         seen.insert(version);
     }
-    // A client may send whatever it likes: it gets a branch, and a number of its own where that was none.
+    // A client with an arbitrary cookie gets a branch, and a new number if its own is invalid.
     for value in ["canary", "", "FFFFFFFF", "00000000000000000000000000", "%00", "-1", "zzzzzzzz"] {
         let answer = ask_as(rig, "192.0.2.1", "/cookie", &format!("Cookie: release={value}\r\n"));
         assert!(answer.expect_status(200).field("set-cookie").unwrap().starts_with("release="), "{value}");
@@ -169,7 +169,7 @@ fn the_cache_keeps_branches_apart(rig: &Rig, (stable, canary): (&Origin, &Origin
             ask_as(rig, "192.0.2.1", "/cached", &fields).expect(200, &uncached);
         }
     }
-    // One miss each: all others are answered from the cache.
+    // One miss for each version: all other requests are cache hits.
     let misses =
         (stable.asks().iter().chain(&canary.asks())).filter(|ask| ask.line().contains("/cached")).count();
     assert_eq!(misses, 2, "of {} more requests", stable.asks().len() + canary.asks().len() - asked);
@@ -193,7 +193,7 @@ fn logs_and_metrics_name_the_branch(rig: &Rig) {
     }
 }
 
-/// The URL of a server that reads bodies in chunks.
+/// Starts a server that reads chunked bodies, and returns its URL.
 fn chunked_origin() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -216,7 +216,7 @@ fn chunked_origin() -> String {
 fn copies_neither_delay_nor_fail_the_request() {
     let origin = Origin::start(|ask| ok(&format!("real {}", ask.body.len())));
     let copies = Origin::start(|_| answer("500 Internal Server Error", "", "of no interest"));
-    // One that never answers, and one that does not stop.
+    // A server that never answers, and one that never stops sending.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let flood = TcpListener::bind("127.0.0.1:0").unwrap();
     let flooded = Arc::new(AtomicUsize::new(0));
@@ -262,7 +262,7 @@ fn copies_neither_delay_nor_fail_the_request() {
         let labels = [format!("route=\"{route}/*\""), format!("outcome=\"{outcome}\"")];
         value(&rig, "komainu_mirror_requests_total", &[&labels[0], &labels[1]])
     };
-    // With a body, in one piece and in chunks; and one that is too long.
+    // Bodies with a length and in chunks, and one that is too long.
     let post = |path: &str, body: &str| {
         rig.send(&format!("POST {path} HTTP/1.1\r\nHost: a\r\n{body}")).expect_status(200).text()
     };
@@ -283,7 +283,7 @@ fn copies_neither_delay_nor_fail_the_request() {
     let chunked =
         format!("Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n7d0\r\n{long}\r\n0\r\n\r\n");
     assert_eq!(post("/chunks/5", &chunked), "chunks");
-    // A copy of a copy would go round for ever.
+    // A copy of a copy could loop forever.
     rig.ask("/all/6", "X-Mirrored: 1\r\n").expect(200, "real 0");
     for _ in 0..20 {
         rig.get("/none/1").expect(200, "real 0");
@@ -294,13 +294,13 @@ fn copies_neither_delay_nor_fail_the_request() {
     });
     assert_eq!((outcome("/all", "sent"), outcome("/chunks", "sent")), (2, 1));
     let of = |path: &str| copies.asks().into_iter().find(|ask| ask.line().contains(path)).unwrap();
-    // Every request line has "/1" in its version.
+    // "/1" would occur in the version of every request line.
     assert_eq!(of("/all/1").line(), "GET /copy/all/1?q HTTP/1.1");
     for path in ["/2", "/3"] {
         assert_eq!((of(path).body.as_slice(), of(path).field("x-mirrored")), (&b"hello"[..], vec!["1"]));
     }
     assert!(origin.asks().iter().all(|ask| ask.line().contains("/6") || ask.field("x-mirrored").is_empty()));
-    // Of those that nobody answers two are on their way; the others are dropped.
+    // Two copies without an answer are in flight; further ones are dropped.
     for _ in 0..5 {
         rig.get("/silent/1").expect(200, "real 0");
     }
@@ -338,7 +338,7 @@ fn faults_are_injected_where_they_are_written() {
     stream.write_all(b"GET /some HTTP/1.1\r\nHost: a\r\nX-Fault: abort\r\n\r\n").unwrap();
     assert!(is_closed(&mut stream));
     rig.ask("/other", "X-Fault: abort\r\n").expect(200, "other");
-    // One that waits holds up nobody else, and may leave.
+    // A delayed request blocks no other, and its client may disconnect.
     let mut waits = rig.connect();
     waits.write_all(b"GET /some HTTP/1.1\r\nHost: a\r\nX-Fault: long\r\n\r\n").unwrap();
     eventually("all are counted", || value(&rig, "komainu_faults_injected_total", &["route=\"/some\""]) == 4);

@@ -1,4 +1,4 @@
-//! Upstream servers that write HTTP in unusual or wrong ways.
+//! Upstream servers with unusual or invalid HTTP.
 
 use std::io::{Read, Write};
 
@@ -16,7 +16,7 @@ fn white_space_behind_a_chunk_size_is_passed_over() {
     let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\n", origin.url));
     let answer = rig.get("/");
     assert!(answer.text().ends_with("\r\nhello\r\n0\r\n\r\n"), "{}", answer.text());
-    // The log names the server whose response breaks off.
+    // The log names the server whose response is truncated.
     let mut client = rig.connect();
     client.write_all(b"GET /wrong HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     client.read_to_end(&mut Vec::new()).unwrap();
@@ -26,7 +26,8 @@ fn white_space_behind_a_chunk_size_is_passed_over() {
     ));
 }
 
-/// A head's lines behind the status, what is wrong with them by default, and what a client gets where they are repaired.
+/// Header lines, their fault as logged by default, and the field that the client receives with
+/// `lenient_heads`.
 const REPAIRED: [(&str, &str, &str); 4] = [
     (
         "Content-Length: 5\r\nX-A: 1\r\ncontent-length: 5\r\n",
@@ -38,7 +39,7 @@ const REPAIRED: [(&str, &str, &str); 4] = [
     ("Content-Length : 5\r\nX-A: 1\r\n", "space before colon in field \"Content-Length\"", "X-A: 1"),
 ];
 
-/// Lines that no setting accepts.
+/// Lines that are rejected with any setting.
 const REFUSED: [&str; 9] = [
     "Content-Length: 5\r\nContent-Length: 6\r\n",
     "Content-Length: 5, 6\r\n",
@@ -53,7 +54,7 @@ const REFUSED: [&str; 9] = [
 
 const SWITCH: &str = "(lenient_heads = true of the upstream group repairs it)";
 
-/// What can answer with a head of such lines.
+/// Protocol of a server that answers with such a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speaks {
     Http,
@@ -63,7 +64,7 @@ enum Speaks {
     Scgi,
 }
 
-/// A server that answers every request with these lines and `hello`, for a request or for a health check.
+/// Starts a server that answers every request or health check with these lines and `hello`.
 fn answering(speaks: Speaks, lines: &'static str) -> String {
     let listener = crate::rig::listener();
     let address = listener.local_addr().unwrap();
@@ -104,7 +105,7 @@ fn answer(mut stream: std::net::TcpStream, speaks: Speaks, lines: &str) {
     while stream.read(&mut bytes).is_ok_and(|len| len > 0) {}
 }
 
-/// Settings, and a response on the first stream: fields as literals without Huffman coding.
+/// SETTINGS, and a response on the first stream: fields as literals without Huffman coding.
 fn h2_answer(lines: &str) -> Vec<u8> {
     let frame = |kind: u8, flags: u8, stream: u8, content: &[u8]| {
         [&(content.len() as u32).to_be_bytes()[1..], &[kind, flags, 0, 0, 0, stream], content].concat()
@@ -136,7 +137,7 @@ fn expect_repaired(rig: &Rig, field: &str, what: &str) {
 fn heads_that_can_be_repaired_are_refused_unless_the_group_is_lenient() {
     for speaks in [Speaks::Http, Speaks::Https2, Speaks::FastCgi, Speaks::Uwsgi, Speaks::Scgi] {
         for (lines, fault, field) in REPAIRED {
-            // A name with a space is no name in HTTP/2.
+            // In HTTP/2 a space in a field name is always invalid.
             if speaks == Speaks::Https2 && fault.contains("colon") {
                 continue;
             }
@@ -145,7 +146,7 @@ fn heads_that_can_be_repaired_are_refused_unless_the_group_is_lenient() {
             let strict = proxied(&url, "");
             strict.get("/").expect_status(502);
             strict.expect_report(&format!("{url}: \"/\": {fault} {SWITCH}: 502"));
-            // A field of HTTP/2 has a name of small letters.
+            // HTTP/2 field names are lowercase.
             let lenient = proxied(&url, ", lenient_heads = true");
             let field = if speaks == Speaks::Https2 { "x-a: 1" } else { field };
             expect_repaired(&lenient, field, &what);

@@ -1,4 +1,5 @@
-//! Long bodies through the proxy: constant memory both ways, and slow clients that hold nobody up.
+//! Large bodies through the proxy: constant memory in both directions, and slow clients that do not block
+//! others.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,8 @@ use crate::rig::{Folder, Rig, connect, eventually, read_answer};
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
 
-/// An upstream server of long bodies: `GET /N` is answered with N bytes, and `POST` with the count of those that came.
+/// Starts an upstream server for large bodies: `GET /N` is answered with N bytes, and `POST` with the number
+/// of bytes received.
 fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -58,7 +60,7 @@ fn send(stream: &mut TcpStream, piece: &[u8], mut len: u64) -> std::io::Result<(
     Ok(())
 }
 
-/// Reads so many bytes, or as many as come.
+/// Reads up to `len` bytes, and returns the number read.
 fn take(stream: &mut TcpStream, len: u64) -> u64 {
     let (mut piece, mut got) = (vec![0; 256 * 1024], 0);
     while got < len {
@@ -77,14 +79,14 @@ fn run(origin: SocketAddr) -> Rig {
     Rig::config(Folder::new(), &text)
 }
 
-/// The most memory that the server has ever held, in KiB.
+/// Peak resident memory of the server in KiB.
 fn resident_most_kib(rig: &Rig) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// So much up and down at once, over one proxy.
+/// Uploads and downloads `len` bytes concurrently through one proxy.
 fn both_ways(len: u64) {
     let rig = run(origin());
     let address = rig.address;
@@ -101,13 +103,13 @@ fn both_ways(len: u64) {
     down.join().unwrap();
     let most_kib = resident_most_kib(&rig);
     eprintln!("{} MiB each way at {} MiB resident at most", len / MIB, most_kib / 1024);
-    // More than half of it are the pages of an unoptimised program.
+    // More than half of it is the code of an unoptimized program.
     assert!(most_kib < 48 * 1024, "{most_kib} KiB");
 }
 
 #[test]
 fn a_gibibyte_each_way_at_constant_memory() {
-    // Through TLS it is the memory that another length would not change, and the time that it would.
+    // Through TLS a smaller body suffices: memory does not depend on the length, but time does.
     both_ways(if rig::through_tls() { GIB / 8 } else { GIB });
 }
 
@@ -127,7 +129,8 @@ fn clients_that_do_not_read_cost_little_and_free_their_upstream() {
              read_ahead = \"1MiB\", timeouts = {{ queue = \"1m\" }} }}\n"
         ),
     );
-    // Each holds less than the read-ahead: all are taken from the four connections at once, though nobody reads.
+    // Each response is smaller than the read-ahead, so all are read from the four connections at once,
+    // although no client reads.
     let slow: Vec<TcpStream> = (0..16)
         .map(|_| {
             let mut stream = rig.connect();
@@ -144,15 +147,16 @@ fn clients_that_do_not_read_cost_little_and_free_their_upstream() {
 
 #[test]
 fn what_is_read_ahead_is_bounded() {
-    // The read-ahead of 64 KiB, the piece that went beyond it, and the buffer that it was read into; with a temporary file,
-    // the block that is being written to it. These are the bounds of docs/security.md; up to 350 KiB are measured without a file.
+    // The read-ahead of 64 KiB, the chunk that exceeded it, and its buffer; with a temporary file, also the
+    // block being written. These are the bounds of docs/security.md; without a file, up to 350 KiB are
+    // measured.
     for (spill, each_kib) in [("0B", 448), ("1GiB", 896)] {
         let origin = origin();
         let text = format!(
             "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nproxy = {{ to = \"http://{origin}\", spill = \"{spill}\" }}\n"
         );
         let rig = Rig::config(Folder::new(), &text);
-        // Through TLS each has two threads of the test that decrypt what the kernel buffers.
+        // Through TLS each client needs two threads of the test, which decrypt what the kernel buffers.
         let count = if rig::through_tls() { 30 } else { 100 };
         let before_kib = resident_most_kib(&rig);
         let slow: Vec<TcpStream> = (0..count)
@@ -168,7 +172,7 @@ fn what_is_read_ahead_is_bounded() {
             head(&mut fast).unwrap();
             assert_eq!(take(&mut fast, MIB), MIB);
         }
-        // Each slow client has its answer's start by now.
+        // Each slow client has received the start of its response.
         for stream in &slow {
             eventually("the answer begins", || stream.peek(&mut [0]).is_ok());
         }

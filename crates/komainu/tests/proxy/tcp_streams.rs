@@ -1,4 +1,4 @@
-//! `[[stream]]`: TCP, and TLS that is passed through by the name that clients ask for.
+//! `[[stream]]`: TCP, and TLS passed through by server name.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::rig::{
     text,
 };
 
-/// A server that calls `serve` with each connection, on a thread of its own.
+/// Starts a server that calls `serve` for each connection on a new thread.
 fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = listener();
     let address = listener.local_addr().unwrap();
@@ -27,7 +27,7 @@ fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     address
 }
 
-/// A server that greets first, returns what it gets until its end, and then says how much that was.
+/// Starts a server that sends a greeting, echoes its input until the end, and then reports the length.
 fn echo(name: &'static str) -> SocketAddr {
     server(move |mut stream| {
         let _ = stream.write_all(format!("{name}\n").as_bytes());
@@ -64,7 +64,7 @@ fn log(rig: &Rig) -> String {
     std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default()
 }
 
-/// The lines of the access log, once there are so many.
+/// Lines of the access log once there are `count` of them.
 fn ends(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
     eventually("the ends are logged", || log(rig).lines().count() >= count);
     log(rig).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -145,7 +145,7 @@ fn servers_are_balanced_and_one_that_refuses_is_passed_over() {
     names.dedup();
     assert_eq!(names, ["one", "two"]);
     rig.expect_report("ejected");
-    // All are down: the client gets a reset at once.
+    // All servers are down: the client gets a reset at once.
     let rig = stream(&format!("\"{}\"", nobody()), "");
     assert!(is_closed(&mut rig.connect()));
     let end = &ends(&rig, 1)[0];
@@ -172,7 +172,7 @@ fn the_client_is_named_by_the_proxy_protocol_that_names_it_to_us() {
     assert_eq!(line(&mut client), "PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r");
     drop(client);
     assert_eq!(ends(&rig, 1)[0]["client"], "192.0.2.7");
-    // One that may not come.
+    // A client outside of `allow`.
     let mut client = rig.connect();
     client.write_all(b"PROXY TCP4 203.0.113.7 198.51.100.1 4711 443\r\n").unwrap();
     assert!(is_closed(&mut client));
@@ -201,14 +201,14 @@ fn limits_of_a_stream_and_its_clients_are_kept() {
     let mut first = rig.connect();
     assert_eq!(line(&mut first), "one");
     assert!(is_closed(&mut rig.connect()));
-    // Nothing moves: it ends.
+    // Without traffic the connection is closed.
     assert!(is_closed(&mut first));
     assert_eq!(ends(&rig, 2)[1]["end"], "idle for too long");
 }
 
 #[test]
 fn a_server_that_never_accepts_costs_its_clients_no_more_than_the_time_to_connect() {
-    // A queue of one that is full: the kernel answers no further SYN.
+    // A full backlog of one: the kernel answers no further SYN.
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -264,7 +264,7 @@ fn a_slow_reader_bounds_what_is_held_for_it() {
     drop(slow);
 }
 
-/// nginx that serves HTTPS for `git.test` with a certificate of the folder's, until this is dropped.
+/// nginx with HTTPS for `git.test` and a certificate of the directory, killed on drop.
 struct Nginx(Child, SocketAddr);
 
 impl Drop for Nginx {
@@ -317,11 +317,11 @@ fn one_port_serves_sites_and_passes_other_names_through() {
         let protocol = if version.len() == 1 { "TLSv1.3" } else { "TLSv1.2" };
         assert_eq!(fetch(&rig, "git.test", &version).unwrap(), format!("nginx for git.test by {protocol}\n"));
     }
-    // openssl shows whose certificate it is; a message of several records.
+    // The certificate is nginx's; the ClientHello is split into several records.
     let shown = s_client(&rig, "-servername x.deep.test -max_send_frag 512 -CAfile ca.pem", certified::GET);
     assert!(shown.contains("subject=CN = git.test") || shown.contains("subject=CN=git.test"), "{shown}");
     assert!(shown.contains("nginx for x.deep.test"), "{shown}");
-    // Without a name, and what is no TLS, is the sites'.
+    // Connections without a server name or without TLS go to the sites.
     let shown = s_client(&rig, "-noservername -CAfile ca.pem", certified::GET);
     assert!(shown.contains("alert") || shown.contains("this is a.test"), "{shown}");
     assert!(rig.send("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n").text().contains("write https://"));
@@ -345,7 +345,7 @@ fn a_name_that_no_stream_has_is_refused_by_an_alert_or_taken_by_the_default() {
     plain.write_all(b"SSH-2.0-client\r\n").unwrap();
     assert!(is_closed(&mut plain));
     assert!(ends(&rig, 2).iter().all(|end| end["end"] == "no stream takes it"), "{}", log(&rig));
-    // With a default, what is no TLS goes there, with the bytes that were read.
+    // With a default, connections without TLS go there, including the bytes already read.
     let folder = Folder::new();
     let text = format!(
         "[[stream]]\nlisten = \"127.0.0.1:0\"\nnames = \"git.test\"\nto = \"{}\"\n[[stream]]\nlisten = \"127.0.0.1:0\"\nto = \"{}\"\n",
@@ -369,7 +369,7 @@ fn clients_that_send_nothing_or_slowly_hold_little_and_not_for_long() {
     let rig = start(folder, &text);
     let mut silent: Vec<TcpStream> = (0..1_000).map(|_| rig.connect()).collect();
     let mut slow = rig.connect();
-    // A ClientHello, a byte at a time: its record says 512 bytes.
+    // A ClientHello sent byte by byte, in a record of 512 bytes.
     let begun = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
     for byte in begun.iter().chain([&0; 400]) {
         if slow.write_all(&[*byte]).is_err() {
@@ -381,7 +381,7 @@ fn clients_that_send_nothing_or_slowly_hold_little_and_not_for_long() {
     assert!(silent.iter_mut().all(is_closed));
     let ends = ends(&rig, 1);
     assert!(ends.iter().all(|end| end["end"] == "the client's first message took too long"), "{ends:?}");
-    // One that is longer than it may be.
+    // A ClientHello that exceeds the limit.
     let mut long = rig.connect();
     long.write_all(b"\x16\x03\x01\x40\x00\x01\x01\x00\x00").unwrap();
     assert!(is_closed(&mut long));

@@ -1,5 +1,5 @@
-//! WebSockets through the proxy, between a client and a server that speak the protocol in earnest: compression,
-//! fragments, pings and closing handshakes pass as they are.
+//! WebSockets through the proxy, between real clients and servers: compression, fragments, pings and closing
+//! handshakes pass unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -50,12 +50,12 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// The interpreter of the virtual environment that scripts/setup makes.
+/// The interpreter of the virtual environment created by scripts/setup.
 fn python() -> PathBuf {
     environment().join("bin/python")
 }
 
-/// A process that ends with its test.
+/// A process that is killed on drop.
 struct Server(Child);
 
 impl Drop for Server {

@@ -87,7 +87,7 @@ def call(address):
     repeated = list(channel.unary_stream("/echo.Echo/Repeat")(b"a", timeout=20))
     assert repeated == [b"a%d" % n for n in range(100)], repeated
 
-    # Both ways at once: the next message is sent when the answer to the last one has come.
+    # Bidirectional streaming: each message is sent after the answer to the previous one.
     turn, answers = threading.Semaphore(1), []
 
     def ask():
@@ -111,7 +111,7 @@ def call(address):
     assert late[0] == code.DEADLINE_EXCEEDED, late
     assert channel.unary_unary("/echo.Echo/Cancelled")(b"", timeout=20) == b"yes"
 
-    # Errors of the server in between.
+    # Errors reported by the proxy itself.
     down = status_of(lambda: channel.unary_unary("/down.Down/Any")(b"", timeout=20))
     assert down[0] == code.UNAVAILABLE, down
     nowhere = status_of(lambda: channel.unary_unary("/nowhere.Nowhere/Any")(b"", timeout=20))

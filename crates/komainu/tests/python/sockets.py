@@ -8,7 +8,7 @@ import sys
 import websockets
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
-# 200 handshakes at a time take longer than the library's 10 s on a busy machine.
+# On a busy machine, 200 concurrent handshakes take longer than the library's timeout of 10 s.
 connect = functools.partial(websockets.connect, open_timeout=60)
 
 
@@ -23,12 +23,12 @@ async def main(url):
         await (await socket.ping())
         await socket.send(["in ", "three ", "pieces"])
         assert await socket.recv() == "in three pieces"
-        # Many at once, in both directions.
+        # Many messages in flight, in both directions.
         receiver = asyncio.ensure_future(receive(socket, 2000))
         for at in range(2000):
             await socket.send(f"{at} " + "z" * (at % 300))
         await receiver
-    # Of every window that can be asked for, and without compression.
+    # With several window sizes of permessage-deflate, and without compression.
     for window in (None, 9, 10, 12, 15):
         factory = ClientPerMessageDeflateFactory(server_max_window_bits=window, client_max_window_bits=window or True)
         async with connect(url + "/echo", compression=None, extensions=[factory], max_size=None) as socket:
@@ -36,11 +36,11 @@ async def main(url):
     async with connect(url + "/echo", compression=None, max_size=None) as socket:
         assert "Sec-WebSocket-Extensions" not in socket.response.headers
         await echo(socket)
-        # The longest message there may be.
+        # The longest message allowed.
         longest = os.urandom(16 << 20)
         await socket.send(longest)
         assert await socket.recv() == longest
-    # 16 MiB and a byte, as they are and deflated to nearly nothing.
+    # One byte more than the limit of 16 MiB, uncompressed and compressed to a few bytes.
     for compression in (None, "deflate"):
         try:
             async with connect(url + "/echo", compression=compression) as socket:

@@ -1,4 +1,4 @@
-//! Clients of a server that speaks TLS, for tests that speak without: bytes go through TLS and back.
+//! TLS termination towards the server for tests whose clients do not speak TLS.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-/// How a client speaks TLS that believes every certificate.
+/// Client configuration that accepts every certificate.
 pub fn client_config() -> Arc<ClientConfig> {
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -20,13 +20,14 @@ pub fn client_config() -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// What believes every certificate.
+/// A verifier that accepts every certificate.
 pub fn any_certificate() -> Arc<dyn ServerCertVerifier> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     Arc::new(Any(provider.signature_verification_algorithms.supported_schemes()))
 }
 
-/// Takes connections and passes their bytes on to `server` through TLS. Returns where.
+/// Starts to accept connections and to forward their bytes to `server` through TLS. Returns the listening
+/// address.
 pub fn start(server: SocketAddr) -> SocketAddr {
     let config = client_config();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -34,14 +35,14 @@ pub fn start(server: SocketAddr) -> SocketAddr {
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let config = config.clone();
-            // A server that is gone closes its clients.
+            // If the server is gone, the client's connection is closed.
             std::thread::spawn(move || client.ok().and_then(|client| pass(client, server, config)));
         }
     });
     address
 }
 
-/// Passes bytes both ways until the server has ended.
+/// Forwards bytes in both directions until the server closes.
 fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) -> Option<()> {
     let mut server = TcpStream::connect(server).ok()?;
     let name = ServerName::try_from("localhost").unwrap();
@@ -50,7 +51,8 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
     let (mut client_open, mut end_announced) = (true, false);
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        // Not during the handshake, when rustls would send the alert at once and in the clear, before what the client has said.
+        // During the handshake rustls would send the alert at once and unencrypted, ahead of buffered client
+        // data.
         if !client_open && !end_announced && !tls.is_handshaking() {
             tls.send_close_notify();
             end_announced = true;
@@ -59,7 +61,7 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
             tls.write_tls(&mut server).ok()?;
         }
         if end_announced {
-            // As clients do that have closed; the server may have, too.
+            // Shuts down as a client does that has closed; the server may have closed as well.
             let _ = server.shutdown(Shutdown::Write);
         }
         let reads = |open: bool| if open { PollFlags::IN } else { PollFlags::empty() };
@@ -82,7 +84,7 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
                     Ok(0) => break true,
                     Ok(len) => client.write_all(&buffer[..len]).ok()?,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break cut,
-                    // The server has ended without saying so: a response that it cut off.
+                    // The server closed without close_notify: the response is truncated.
                     Err(_) => return None,
                 }
             };

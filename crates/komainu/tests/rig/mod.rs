@@ -1,4 +1,4 @@
-//! The real binary on a port of its own, and clients made of plain sockets.
+//! Fixtures for tests of the real binary on its own port, and clients based on plain sockets.
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 mod forward;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType};
 
-/// Longer than anything here takes, on the slowest machine.
+/// Time limit for any single step, generous for slow machines.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder that goes away with its test.
+/// A temporary directory that is removed on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -51,7 +51,7 @@ impl Folder {
         self
     }
 
-    /// Writes a file that can be run at once.
+    /// Writes an executable file that can be run at once.
     pub fn write_program(&self, name: &str, content: &str) -> &Folder {
         let source = format!("{name}.source");
         self.write(&source, content);
@@ -60,7 +60,7 @@ impl Folder {
         self
     }
 
-    /// A certificate for `localhost` that has signed itself, in `cert.pem`, and its key in `key.pem`.
+    /// Creates a self-signed certificate for `localhost` in `cert.pem`, and its key in `key.pem`.
     pub fn certify(&self) -> &Folder {
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
@@ -80,21 +80,21 @@ impl Drop for Folder {
     }
 }
 
-/// The virtual environment that `scripts/setup test` makes beside what cargo builds.
+/// The virtual environment that `scripts/setup test` creates in cargo's target directory.
 pub fn environment() -> PathBuf {
     let target = Path::new(env!("CARGO_BIN_EXE_komainu")).ancestors().nth(2).unwrap();
     target.join("venv")
 }
 
-/// Where programs are looked for: in the virtual environment too, and where Debian has its servers.
+/// `PATH` extended by the virtual environment and by Debian's directories for servers.
 pub fn search_path() -> OsString {
     let given = std::env::var_os("PATH").unwrap_or_default();
     let more = [environment().join("bin"), PathBuf::from("/usr/sbin")];
     std::env::join_paths(more.into_iter().chain(std::env::split_paths(&given))).unwrap()
 }
 
-/// A real server to test against; `None`, loudly, where it is not installed: `make test` sees to it that all are, and
-/// passes over none.
+/// Path of a third-party server to test against; prints a note and returns `None` if it is not installed.
+/// `make test` requires all of them.
 pub fn installed(program: &str) -> Option<PathBuf> {
     let found =
         std::env::split_paths(&search_path()).map(|folder| folder.join(program)).find(|file| file.is_file());
@@ -112,12 +112,13 @@ pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// What makes a server that is started as root serve as root, in one process: what most tests look at.
+/// Configuration that makes a server started as root keep that user and run in one process, as most tests
+/// need it.
 pub fn as_we_are() -> &'static str {
     if is_root() { "user = \"root\"\n" } else { "" }
 }
 
-/// How a server is started: in one process, and with a supervisor, where that can be tested.
+/// Configurations for a single process and, if it can be tested, for a supervisor.
 pub fn kinds() -> Vec<&'static str> {
     let mut kinds = vec![as_we_are()];
     if is_root() {
@@ -128,7 +129,7 @@ pub fn kinds() -> Vec<&'static str> {
     kinds
 }
 
-/// Copies the binary, so that the copy can be run at once.
+/// Copies the binary so that the copy can be run at once.
 pub fn copy_program(to: &Path) {
     install_program(Path::new(env!("CARGO_BIN_EXE_komainu")), to);
 }
@@ -141,8 +142,9 @@ pub fn install_program(from: &Path, to: &Path) {
     assert!(installed.unwrap().success(), "{}", to.display());
 }
 
-/// An address that refuses connections until somebody listens there. It stays bound until the process ends, so that no other test is given it;
-/// listeners can bind it too, because they set `SO_REUSEADDR` as it does.
+/// Returns an address that refuses connections until a listener is bound to it. The address stays bound until
+/// the process ends, so that no other test gets it; listeners can bind it nevertheless, because both set
+/// `SO_REUSEADDR`.
 pub fn nobody() -> SocketAddr {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
@@ -152,34 +154,35 @@ pub fn nobody() -> SocketAddr {
     address
 }
 
-/// A listening socket on a free port of loopback, with a queue for as many connections as a test may open at once: the standard library's has
-/// room for 128, and beyond that a connection waits for seconds.
+/// A listening socket on a free loopback port, with a backlog for many simultaneous connections: the standard
+/// library's backlog is 128, beyond which a connection waits for seconds.
 pub fn listener() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     rustix::net::listen(&listener, 4096).unwrap();
     listener
 }
 
-/// The binary, not yet running. Its allocator uses no huge pages: where tests measure memory, one page more would be 2 MiB.
+/// Command for the binary. Its allocator uses no huge pages: in tests that measure memory, one more page
+/// would be 2 MiB.
 pub fn komainu() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_komainu"));
     command.env("MIMALLOC_ALLOW_THP", "0").envs(server_environment());
     command
 }
 
-/// Environment variables for servers and their workers alone, from `KOMAINU_TEST_ENV`: words `NAME=VALUE`.
+/// Environment variables for servers and their workers only, from `KOMAINU_TEST_ENV`: words `NAME=VALUE`.
 pub fn server_environment() -> Vec<(String, String)> {
     let words = std::env::var("KOMAINU_TEST_ENV").unwrap_or_default();
     let pairs = words.split_whitespace().filter_map(|word| word.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Whether every server is reached through TLS: the tests' clients then speak to it through [`forward`].
+/// Whether the tests' clients reach every server through TLS, by [`forward`].
 pub fn through_tls() -> bool {
     std::env::var_os("KOMAINU_TEST_TLS").is_some()
 }
 
-/// What a configuration in this folder has to listen on, with TLS where the tests go through it.
+/// The `listen` setting for a configuration in this directory, with TLS if the tests use it.
 pub fn listen(folder: &Folder) -> String {
     if !through_tls() {
         return "listen = \"127.0.0.1:0\"\n".to_owned();
@@ -190,7 +193,7 @@ pub fn listen(folder: &Folder) -> String {
         .to_owned()
 }
 
-/// Arguments with which `komainu run` speaks TLS where the tests go through it.
+/// Arguments that enable TLS for `komainu run`, if the tests use it.
 pub fn tls_arguments(folder: &Folder) -> Vec<OsString> {
     if !through_tls() {
         return Vec::new();
@@ -200,7 +203,7 @@ pub fn tls_arguments(folder: &Folder) -> Vec<OsString> {
     vec!["--tls-certificate".into(), certificate.into(), "--tls-key".into(), key.into()]
 }
 
-/// The certificate of all servers that are reached through TLS, and its key: `rig.pem` and `rig.key`.
+/// Writes the certificate shared by all servers with TLS, and its key: `rig.pem` and `rig.key`.
 fn write_certificate(folder: &Folder) {
     static MADE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     let [certificate, key] = MADE.get_or_init(|| {
@@ -211,20 +214,20 @@ fn write_certificate(folder: &Folder) {
     folder.write("rig.pem", certificate).write("rig.key", key);
 }
 
-/// A server that runs until it is dropped.
+/// A server that is killed on drop.
 pub struct Rig {
     pub child: Child,
-    /// Where its clients connect.
+    /// Address to which clients connect.
     pub address: SocketAddr,
-    /// Where it listens: another address where its clients go through TLS and know nothing of it.
+    /// Address on which the server listens; differs from `address` if clients are forwarded through TLS.
     pub listens: SocketAddr,
-    /// What it printed on stderr so far goes here.
+    /// File that receives the server's stderr.
     pub stderr: PathBuf,
     pub folder: Folder,
 }
 
 impl Rig {
-    /// Serves a folder of these files.
+    /// Serves a directory with these files.
     pub fn files(files: &[(&str, &str)]) -> Rig {
         let folder = Folder::new();
         fs::create_dir_all(folder.at("www")).unwrap();
@@ -237,7 +240,7 @@ impl Rig {
         Rig::start(command, folder)
     }
 
-    /// Serves by a configuration, which stands in the folder; `listen` is added to it.
+    /// Serves with a configuration that is written to the directory, with `listen` added.
     pub fn config(folder: Folder, text: &str) -> Rig {
         folder.write("komainu.toml", format!("{}{}{text}", listen(&folder), as_we_are()));
         let mut command = komainu();
@@ -245,7 +248,7 @@ impl Rig {
         Rig::start(command, folder)
     }
 
-    /// As [`Rig::config`], in a new folder; its control socket is in the folder `run` there.
+    /// Like [`Rig::config`], in a new directory, with the control socket in its subdirectory `run`.
     pub fn controlled(text: &str) -> Rig {
         let folder = Folder::new();
         folder.write("komainu.toml", format!("{}{}{text}", listen(&folder), as_we_are()));
@@ -274,17 +277,17 @@ impl Rig {
             }
         };
         let address = if is_tls && through_tls() { forward::start(listens) } else { listens };
-        // What else it prints must not fill the pipe.
+        // Further output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Rig { child, address, listens, stderr, folder }
     }
 
-    /// An address whose clients speak to the server through TLS, and know nothing of it.
+    /// Returns an address that forwards plain connections to the server through TLS.
     pub fn through_tls(&self) -> SocketAddr {
         forward::start(self.listens)
     }
 
-    /// The scheme by which the server is asked.
+    /// URL scheme of the server.
     pub fn scheme(&self) -> &'static str {
         if through_tls() { "https" } else { "http" }
     }
@@ -297,17 +300,17 @@ impl Rig {
         connect(self.address)
     }
 
-    /// A GET on a connection of its own.
+    /// Sends a GET request on a new connection.
     pub fn get(&self, target: &str) -> Answer {
         self.send(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
     }
 
-    /// A GET with more fields, each with its CRLF.
+    /// Sends a GET request with additional fields, each terminated by CRLF.
     pub fn ask(&self, target: &str, fields: &str) -> Answer {
         self.send(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"))
     }
 
-    /// These bytes on a connection of their own; what comes back until it closes.
+    /// Sends these bytes on a new connection and reads until it is closed.
     pub fn send(&self, request: &str) -> Answer {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -322,7 +325,7 @@ impl Rig {
         );
     }
 
-    /// Waits for the process to end.
+    /// Waits for the process to exit.
     pub fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the server ends", || {
@@ -336,7 +339,7 @@ impl Rig {
         fs::read_to_string(&self.stderr).unwrap()
     }
 
-    /// Waits until the server has reported this: a thread of its own writes the lines.
+    /// Waits until stderr contains `text`; another thread of the server writes the lines.
     #[track_caller]
     pub fn expect_report(&self, text: &str) {
         eventually(&format!("it reports: {text}"), || self.reported().contains(text));
@@ -360,9 +363,9 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Waits for something to become true.
+/// Waits until a condition is true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    // The server tries some things again after 30 s.
+    // Some operations of the server are retried after 30 s.
     let until = Instant::now() + 3 * PATIENCE;
     while !condition() {
         assert!(Instant::now() < until, "in vain: {what}");
@@ -370,7 +373,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A response, taken apart by the letter.
+/// A response, parsed strictly.
 #[derive(Debug)]
 pub struct Answer {
     pub head: String,
@@ -420,7 +423,7 @@ impl Answer {
         self
     }
 
-    /// Asserts that a field is not there.
+    /// Asserts that a field is absent.
     #[track_caller]
     pub fn expect_no_field(&self, name: &str) -> &Answer {
         assert_eq!(self.field(name), None, "{name} in {}", self.head);
@@ -428,7 +431,7 @@ impl Answer {
     }
 }
 
-/// Reads one response with a `Content-Length` (or none, and no body) off a connection that stays open.
+/// Reads one response, framed by `Content-Length` or without a body, from a connection that stays open.
 pub fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -447,7 +450,7 @@ pub fn read_answer(stream: &mut TcpStream) -> Answer {
     answer
 }
 
-/// Everything until the peer closes, in order or not. A peer that does neither fails the test.
+/// Reads until the peer closes or resets the connection. Panics on a timeout.
 pub fn read_to_close(stream: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -456,7 +459,7 @@ pub fn read_to_close(stream: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// True where the peer closes, in order or not, and has sent nothing.
+/// Whether the peer closes or resets the connection without sending anything.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     read_to_close(stream).is_empty()
 }

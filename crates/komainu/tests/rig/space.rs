@@ -1,4 +1,4 @@
-//! A server that has a part of the machine for itself, taken away from it by its test: a small disk, a network.
+//! Servers in namespaces of their own, with resources that the test can exhaust: a small disk, a network.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::process::Command;
 
 use super::{Folder, Rig, is_root, komainu};
 
-/// What only the kernel can give, `None` where this process may not have it: then the test is passed over, loudly, and `make
-/// test` passes over none.
+/// A command in a new namespace. Prints a note and returns `None` if this process lacks the privileges; `make
+/// test` requires them.
 fn unshared(namespace: &str, setup: &str) -> Option<Command> {
     let mut arguments = vec![namespace];
-    // Without root, root of a user namespace may do the same to what is its own.
+    // Without root privileges, a user namespace provides them for its own resources.
     arguments.extend((!is_root()).then_some("--map-root-user"));
     let able = Command::new("unshare").args(&arguments).args(["sh", "-c", setup, "sh", "/mnt"]).output();
     if !able.as_ref().is_ok_and(|output| output.status.success()) {
@@ -27,13 +27,13 @@ fn unshared(namespace: &str, setup: &str) -> Option<Command> {
 fn start(mut command: Command, setup: &str, folder: Folder) -> Rig {
     command.arg(format!("{setup} && exec \"$2\" start -c \"$3\""));
     command.arg("sh").arg(folder.at("disk")).arg(komainu().get_program()).arg(folder.at("komainu.toml"));
-    // Where `hosted::modules` has them built.
+    // The directory in which `hosted::modules` builds them.
     command.env("KOMAINU_WORKERS", Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers"));
     command.env("RUNTIME_DIRECTORY", folder.at("run"));
     Rig::start(command, folder)
 }
 
-/// Serves by a configuration with `disk` in its folder as a file system of so many KiB.
+/// Serves with a configuration; `disk` in its directory is a file system of `kib` KiB.
 pub fn on_small_disk(folder: Folder, kib: u32, config: &str) -> Option<Rig> {
     let setup = format!("mount -t tmpfs -o size={kib}k,mode=1777 none \"$1\"");
     let command = unshared("--mount", &setup)?;
@@ -42,8 +42,8 @@ pub fn on_small_disk(folder: Folder, kib: u32, config: &str) -> Option<Rig> {
     Some(start(command, &setup, folder))
 }
 
-/// Serves by a configuration in a network of its own, where what is sent to 192.0.2.0/24 arrives nowhere. Its clients
-/// come by the Unix socket `web.sock` in its folder.
+/// Serves with a configuration in a network namespace in which packets to 192.0.2.0/24 are lost. Clients use
+/// the Unix socket `web.sock` in its directory.
 pub fn on_lost_network(folder: Folder, config: &str) -> Option<Rig> {
     let setup = "ip link set lo up && { ip link add lost type dummy || ip link add lost type ifb; } && ip addr add 192.0.2.254/24 dev lost && ip link set lost up";
     let command = unshared("--net", setup)?;
@@ -53,20 +53,20 @@ pub fn on_lost_network(folder: Folder, config: &str) -> Option<Rig> {
     Some(start(command, setup, folder))
 }
 
-/// A file of the server's disk.
+/// Path of a file on the server's disk.
 pub fn on_disk(rig: &Rig, name: &str) -> PathBuf {
     let disk = rig.folder.at("disk");
     let path = Path::new("/proc").join(rig.child.id().to_string()).join("root");
     path.join(disk.strip_prefix("/").unwrap()).join(name)
 }
 
-/// Whether all of the server's disk is free.
+/// Whether the server's disk is completely free.
 pub fn is_disk_empty(rig: &Rig) -> bool {
     let space = rustix::fs::statvfs(on_disk(rig, "")).unwrap();
     space.f_bavail == space.f_blocks
 }
 
-/// Leaves no byte free on the server's disk, until the file `filler` there is removed.
+/// Fills the server's disk until the file `filler` on it is removed.
 pub fn fill_disk(rig: &Rig) {
     let filler = fs::OpenOptions::new().append(true).create(true).open(on_disk(rig, "filler")).unwrap();
     for size in [4096, 1] {
@@ -74,7 +74,7 @@ pub fn fill_disk(rig: &Rig) {
     }
 }
 
-/// Runs a command in the network of the server.
+/// A command in the server's network namespace.
 pub fn in_network(rig: &Rig, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
     command.args((!is_root()).then_some(["--user", "--preserve-credentials"]).into_iter().flatten());

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# The smallest application on Rails that takes a form.
+# A minimal Rails application with a form.
 require "action_controller/railtie"
 
 class Shop < Rails::Application

@@ -1,4 +1,4 @@
-//! The table of docs/security.md for what a request makes beside its own response, and for the control listener: memory.
+//! The table of docs/security.md for side effects of a request and for the control listener: memory.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::rig::{Folder, PATIENCE, Rig, read_answer};
 
 const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
 
-/// A server that takes connections, and not a byte of what comes.
+/// Starts a server that accepts connections and reads nothing.
 fn silent() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -38,7 +38,7 @@ fn requests_that_wait_for_others() {
     let limit = "limit = { rate = \"1/m\", burst = 0, delay = \"60s\", key = \"header:X\" }";
     let rig = start(&format!("[[route]]\n{limit}\nrespond = \"ok\"\n"));
     let mut at = 0;
-    // Two with each key, of which the second one waits for a minute.
+    // Two requests with each key; the second one waits for a minute.
     let open = || {
         at += 1;
         let request = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {at}\r\n\r\n");
@@ -53,7 +53,7 @@ fn requests_that_wait_for_others() {
     send(&start(&to), "body sent slowly, to a FastCGI server", 100, post);
 }
 
-/// A client on one connection that sends this so often, and reads each response.
+/// Sends a request `count` times on one connection and reads each response.
 fn flood(rig: &Rig, state: &str, count: usize, request: &str) {
     let open = || {
         let mut stream = rig.connect();
@@ -104,7 +104,7 @@ fn followers_and_bodies_of_the_control_api() {
     let open = || {
         let mut stream = connect();
         stream.write_all(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        // Lines come: each refused change is one.
+        // Each refused change adds a log line.
         for _ in 0..150 {
             let mut other = connect();
             other.write_all(post.as_bytes()).unwrap();
@@ -118,7 +118,7 @@ fn followers_and_bodies_of_the_control_api() {
     let open = || {
         let mut stream = connect();
         stream.set_nonblocking(true).unwrap();
-        // As much as the server takes.
+        // As much as the server accepts.
         let _ = stream.write(&history);
         stream
     };

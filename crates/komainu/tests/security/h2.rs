@@ -1,4 +1,4 @@
-//! The table of docs/security.md: what a client can make the server hold and do over HTTP/2.
+//! The table of docs/security.md for HTTP/2: memory and work that a client can cause.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -7,12 +7,12 @@ use crate::rig::{Folder, Rig, as_we_are, komainu, text};
 use bench::attack::attacks::{self, Turn};
 use bench::attack::wire::*;
 
-/// Streams that the server allows at once.
+/// Concurrent streams that the server allows.
 const STREAMS: usize = 128;
-/// Codes of GOAWAY frames.
+/// Error codes of GOAWAY frames.
 const PROTOCOL_ERROR: u8 = 1;
 const CALM: u8 = 11;
-/// What the server may grow by while it is flooded, in all: buffers of pools among it.
+/// Total growth allowed while the server is flooded, including buffers of pools.
 const FLOODED_BYTES: u64 = 24 << 20;
 
 fn server() -> Rig {
@@ -66,13 +66,13 @@ fn streams_of_one_client() {
     held("HTTP/2, heads that unpack to 28 KB", 40, &[shut, bombs]);
 }
 
-/// The code of the GOAWAY frame that the server has ended the connection with.
+/// Returns the error code of the GOAWAY frame with which the server ended the connection.
 fn ended_with(bytes: &[u8]) -> Option<u8> {
     let frames = bytes.windows(17).filter(|frame| frame[3..9] == [kind::GOAWAY, 0, 0, 0, 0, 0]);
     frames.map(|frame| frame[16]).find(|code| *code > 0)
 }
 
-/// Attacks on one connection until the server ends it; how that was, and the bytes that the server sent at last.
+/// Attacks on one connection until the server ends it, and returns all that the server sent.
 fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
     let (attack, target) = (attacks::find(name).unwrap(), target("/small"));
     let (mut stream, mut reply, mut piece) = (rig.connect(), Vec::new(), vec![0; 65_536]);
@@ -91,7 +91,7 @@ fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
         stream.set_nonblocking(false).unwrap();
     }
     stream.set_nonblocking(false).unwrap();
-    // Linux hands out what was received before a connection was reset.
+    // Linux still delivers data received before a reset.
     while let Ok(len @ 1..) = stream.read(&mut piece) {
         reply.extend_from_slice(&piece[..len]);
     }
@@ -107,14 +107,15 @@ fn http_2_floods() {
             for _ in 0..10 {
                 let code = ended_with(&until_ended(&rig, name));
                 let is_right = match name {
-                    // Half of its credit spent, the client gets one stream at a time: the next increment of 0 is one on a stream that was refused.
+                    // After half of its credit the client is limited to one stream at a time, so the next
+                    // increment of 0 is for a refused stream.
                     "made-you-reset" => [Some(CALM), Some(PROTOCOL_ERROR)].contains(&code),
-                    // A client that has said GOAWAY itself and has no request left is disconnected without one.
+                    // A client that has sent GOAWAY and has no open request is disconnected without one.
                     "goaway-races" => [Some(CALM), None].contains(&code),
                     _ => code == Some(CALM),
                 };
                 assert!(is_right, "{name}: ended with {code:?}");
-                // Another client is served meanwhile.
+                // Other clients are served meanwhile.
                 rig.get("/small").expect(200, "s");
             }
             10

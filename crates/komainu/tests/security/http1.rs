@@ -17,7 +17,7 @@ const HUGE_BYTES: usize = 10_000_000;
 fn www() -> Folder {
     let folder = Folder::new();
     folder.write("www/small", "S").write("www/medium", vec![b'm'; 30_000]);
-    // Text that gains little by compression.
+    // Text that compresses poorly.
     let mut random = fastrand::Rng::with_seed(1);
     let text = std::iter::repeat_with(|| random.u8(b' '..=b'~'));
     folder.write("www/large.txt", text.take(LARGE_BYTES).collect::<Vec<u8>>());
@@ -32,13 +32,14 @@ fn push(client: &mut Client) {
     client.push();
 }
 
-/// `count` clients that send this as far as it goes, and read nothing.
+/// Opens `count` clients that send as much of `request` as the server accepts and read nothing.
 fn send(rig: &Rig, state: &str, count: usize, request: impl AsRef<[u8]>) -> Vec<Client> {
     let request = bytes(request);
     hold(rig, state, count, || Client::new(rig).sends(&request), push)
 }
 
-/// An upstream server that sends `answer`, then `more` without end, and reads nothing but a head.
+/// Starts an upstream server that sends `answer`, then repeats `more` endlessly; it reads only the request
+/// head.
 fn upstream(answer: &'static [u8], more: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -84,7 +85,7 @@ fn the_document_has_the_table() {
 
 #[test]
 fn connections_that_say_little() {
-    // A server of its own for each: what one had and gave back is not what the next one has.
+    // Each state gets a new server: memory freed by one state would be reused by the next.
     let open = |rig: &Rig, state: &str, count: usize, request: &str| drop(send(rig, state, count, request));
     open(&files(), "connected, silent", 2_000, "");
     let rig = files();
@@ -110,7 +111,7 @@ fn bodies_that_come_slowly() {
     };
     drop(send(&files(), "body sent slowly, to `files`, `respond`, `redirect`", 300, post(65_000, 64_000)));
     let rig = proxy(upstream(b"", b""), "");
-    // The kernel takes some megabytes on the way.
+    // The kernel buffers some megabytes.
     drop(send(&rig, "body sent slowly, to `proxy`", 100, post(15_000_000, 8_000_000)));
     let app = "def app(environ, start):\n    start('200 OK', [])\n    return [b'']\n";
     let start = |more: &str| {
@@ -138,7 +139,7 @@ fn answers_that_nobody_reads() {
 #[test]
 fn proxied_answers_that_nobody_reads() {
     let origin = files();
-    // More than the kernel takes of it on the way.
+    // More than the kernel's buffers hold.
     origin.folder.write("www/huge", vec![b'h'; HUGE_BYTES]);
     let port = origin.address.port();
     let get = "GET /huge HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -216,7 +217,7 @@ fn control_clients_that_say_nothing() {
     drop(hold(&rig, "control socket, line begun", 60, open, |_| {}));
 }
 
-/// Files hold a good part of what they may, and no more.
+/// Asserts that temporary files use a good part of their limit, but do not exceed it.
 fn assert_files(what: &str, rig: &Rig, bytes_max: u64) {
     eventually(what, || file_bytes(rig, rig.folder.path()) > bytes_max / 4);
     let bytes = file_bytes(rig, rig.folder.path());
@@ -235,13 +236,13 @@ fn log_lines_that_nobody_takes() {
     let folder = www();
     let fifo = folder.at("log");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    // A reader that does not read.
+    // Opened for reading, but never read.
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let rig = Rig::config(
         folder,
         &format!("{PLAIN}[log]\naccess = \"combined\"\nfile = \"log\"\n[[route]]\nrespond = 204\n"),
     );
-    // 40 MB of lines on one connection, whose answers are read.
+    // 40 MB of log lines from one connection, whose responses are read.
     let request = bytes(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000)).repeat(50));
     let flood = || {
         let mut stream = rig.connect();

@@ -1,5 +1,5 @@
-//! What one client can make the server hold and do: memory and CPU time of the real binary. Nothing runs beside these tests.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests too
+//! Memory and CPU time of the real binary that one client can cause. These tests run exclusively.
+#![allow(clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../bounds/mod.rs"]
 mod bounds;

@@ -1,4 +1,5 @@
-//! The table of docs/security.md for WebSockets, tunnels and connections that an application has taken over: memory.
+//! The table of docs/security.md for WebSockets, tunnels and connections taken over by an application:
+//! memory.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -14,7 +15,7 @@ const PLAIN: &str = "threads = 1\n[limits]\nmemory = \"8GiB\"\n";
 const UPGRADE: &str = "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
-/// Accepts; then receives and does nothing, or sends without end.
+/// Accepts WebSockets; then receives and does nothing, or sends endlessly.
 const SOCKETS: &str = r#"
 async def app(scope, receive, send):
     if scope["type"] != "websocket":
@@ -42,7 +43,7 @@ fn push(client: &mut Client) {
     client.push();
 }
 
-/// A frame's head, masked with zeros.
+/// Head of a frame with a zero mask.
 fn head(first: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![first];
     match len {
@@ -103,7 +104,7 @@ fn messages_that_inflate() {
     drop(hold(&rig, "WebSocket, messages that inflate", 20, || open(&rig, offer).sends(&bomb), push));
 }
 
-/// Requests for 100 WebSockets over one connection of HTTP/2, whose windows are the largest; with `x-sends` if wanted.
+/// Requests for 100 WebSockets over one HTTP/2 connection with maximum windows; with `x-sends` if `sends`.
 fn hundred(sends: bool) -> Vec<u8> {
     let mut sent = client_start(&[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
     sent.extend(window_update(0, 0x7fff_0000));
@@ -164,7 +165,7 @@ fn a_socket_over_http_2_passes_the_cache() {
         let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
         stream.read_exact(&mut payload).unwrap();
         if head[3] == kind::HEADERS {
-            // The status 200, by its place in the static table.
+            // Status 200 as an index into the HPACK static table.
             assert_eq!(payload[0], 0x88, "{payload:?}");
             break;
         }
@@ -172,7 +173,7 @@ fn a_socket_over_http_2_passes_the_cache() {
     assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
 }
 
-/// An upstream server that switches protocols, sends without end and reads nothing.
+/// Starts an upstream server that switches protocols, sends endlessly and reads nothing.
 fn switches() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

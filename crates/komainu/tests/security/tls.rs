@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection};
 
-/// A server that speaks TLS and is patient.
+/// Starts a server with TLS and long timeouts.
 fn server() -> Rig {
     let folder = Folder::new();
     folder.certify();
@@ -30,7 +30,7 @@ fn client(config: &Arc<ClientConfig>) -> ClientConnection {
     ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap()
 }
 
-/// A connection whose handshake is complete. Each is a full one.
+/// A connection after a full handshake.
 struct Secure {
     tls: ClientConnection,
     stream: TcpStream,
@@ -58,7 +58,7 @@ impl Secure {
     }
 }
 
-/// What a client of TLS does here: no two connections share a session.
+/// Client configuration without session resumption.
 fn full_handshakes() -> Arc<ClientConfig> {
     let mut config = ClientConfig::clone(&client_config());
     config.resumption = rustls::client::Resumption::disabled();
@@ -67,17 +67,17 @@ fn full_handshakes() -> Arc<ClientConfig> {
 
 const HEAD: &str = "HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Sends these bytes on a connection of its own.
+/// Sends these bytes on a new connection.
 fn says(rig: &Rig, bytes: &[u8]) -> TcpStream {
     let mut stream = connect(rig.listens);
     stream.write_all(bytes).unwrap();
     stream
 }
 
-/// `count` connections, made by `open`, to a server of their own: what another state's had and gave back is not what these have.
+/// Opens `count` connections to a new server: memory freed by other states would be reused.
 fn hold_alone<C>(state: &str, count: usize, open: impl Fn(&Rig) -> C) {
     let rig = server();
-    // What the first handshake and the first request make is there for all.
+    // Memory allocated for the first handshake and request is shared by later ones.
     Secure::new(&rig, &full_handshakes()).ask(HEAD);
     hold(&rig, state, count, || open(&rig), |_| ());
 }
@@ -91,7 +91,7 @@ fn tls_clients_that_say_little() {
     hold_alone("TLS, first message begun", 1_000, |rig| says(rig, &hello[..hello.len() / 2]));
     hold_alone("TLS, handshake left half-way", 1_000, |rig| {
         let mut stream = says(rig, &hello);
-        // The server has answered: it holds what it needs for the client's next message.
+        // The server has responded and holds its state for the client's next message.
         stream.read_exact(&mut [0; 512]).unwrap();
         stream
     });
@@ -124,7 +124,7 @@ fn tls_floods() {
         say(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n");
         (0..20_000).for_each(|_| say(b"x"));
         post.stream.write_all(&all).unwrap();
-        // The answer comes when the last of them is read.
+        // The response is sent when the last byte has been read.
         post.ask("");
         20_000
     });
@@ -136,7 +136,7 @@ fn tls_floods() {
                 client.tls.refresh_traffic_keys().unwrap();
                 client.tls.write_tls(&mut all).unwrap();
             }
-            // The server closes before it has read all of them.
+            // The server closes before it has read all of the bytes.
             let _ = client.stream.write_all(&all);
             rig::read_to_close(&mut client.stream);
         }
@@ -148,9 +148,10 @@ fn tls_floods() {
 fn a_record_that_is_too_long_ends_the_connection() {
     let (rig, config) = (server(), full_handshakes());
     let mut client = Secure::new(&rig, &config).ask(HEAD);
-    // 2^14 + 2048 bytes at most in TLS 1.2 (RFC 5246 section 6.2.3), whose bound rustls has for both. Nothing of it is waited for.
+    // The record limit of TLS 1.2 is 2^14 + 2048 bytes (RFC 5246 section 6.2.3), which rustls also applies to
+    // TLS 1.3. The server does not wait for the payload.
     client.stream.write_all(&[23, 3, 3, 0x48, 0x01]).unwrap();
-    // The end, or a reset: within the patience of a client, which is shorter than that of the server.
+    // The close or reset arrives within the client's timeout, which is shorter than the server's.
     let ended = client.stream.read_to_end(&mut Vec::new());
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
     Secure::new(&rig, &config).ask(HEAD);
@@ -160,13 +161,13 @@ fn a_record_that_is_too_long_ends_the_connection() {
 fn a_first_message_that_is_too_long_is_not_awaited() {
     let rig = server();
     let mut stream = connect(rig.listens);
-    // A ClientHello that announces 60,000 bytes, in records of 10,000.
+    // A ClientHello with an announced length of 60,000 bytes, in records of 10,000.
     let mut hello = vec![1, 0, 0xea, 0x60];
     hello.resize(20_000, 0);
     for part in hello.chunks(10_000) {
         stream.write_all(&[&[22, 3, 1][..], &(part.len() as u16).to_be_bytes(), part].concat()).unwrap();
     }
-    // Its time would be two minutes.
+    // The handshake timeout is two minutes.
     let mut rest = Vec::new();
     let ended = stream.read_to_end(&mut rest);
     assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
@@ -183,7 +184,7 @@ fn handshakes_that_hold_all_memory_make_room() {
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
-    // Each holds 16 KiB, and its time would be ten minutes.
+    // Each holds 16 KiB, and the timeout is ten minutes.
     let _begun: Vec<TcpStream> = (0..1100)
         .map(|_| {
             let mut stream = connect(rig.listens);
@@ -201,7 +202,7 @@ fn handshakes_that_hold_all_memory_make_room() {
     });
 }
 
-/// A server that asks clients for certificates, and a client that shows very many.
+/// Starts a server that requests client certificates, and returns a client that sends very many.
 fn with_certificates() -> (Rig, Arc<ClientConfig>) {
     let folder = Folder::new();
     folder.certify();
@@ -215,7 +216,7 @@ fn with_certificates() -> (Rig, Arc<ClientConfig>) {
     let certificate =
         |name: &str| CertificateDer::from_pem_slice(&fs::read(folder.at(name)).unwrap()).unwrap();
     let (own, other) = (certificate("alice.pem"), certificate("staff.pem"));
-    // A message of the handshake has 64 KiB at most.
+    // A handshake message is limited to 64 KiB.
     let chain = std::iter::once(own).chain(std::iter::repeat_n(other.clone(), CHAIN_BYTES / other.len()));
     let key = PrivateKeyDer::from_pem_slice(&fs::read(folder.at("alice.key")).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -233,10 +234,10 @@ fn with_certificates() -> (Rig, Arc<ClientConfig>) {
     (Rig::start(command, folder), Arc::new(config))
 }
 
-/// What the certificates of that client have in all, about.
+/// Approximate total size of the client's certificates in bytes.
 const CHAIN_BYTES: usize = 56 * 1024;
 
-/// A connection whose handshake is complete, but for what the client still has to send.
+/// A connection whose handshake is complete except for the client's last flight, which is returned.
 fn before_certificates(rig: &Rig, config: &Arc<ClientConfig>) -> (Secure, Vec<u8>) {
     let (mut tls, mut stream) = (client(config), connect(rig.listens));
     while tls.wants_write() {
@@ -254,7 +255,7 @@ fn before_certificates(rig: &Rig, config: &Arc<ClientConfig>) -> (Secure, Vec<u8
     (Secure { tls, stream }, rest)
 }
 
-/// The memory that a server counts as held for its clients.
+/// Bytes that the server accounts as held for clients.
 fn charged_bytes(rig: &Rig) -> u64 {
     let pid = rig.child.id().to_string();
     let output = komainu().args(["status", "--json", "--pid", &pid]).output().unwrap();
@@ -283,7 +284,7 @@ fn the_certificates_of_clients_are_charged_as_long_as_they_are_held() {
             client.ask(HEAD)
         })
         .collect();
-    // What the library keeps of them it keeps until the end of the connection.
+    // rustls keeps the certificates until the connection ends.
     eventually("idle connections are charged it too", || charged_bytes(&rig) >= expected);
     drop(complete);
     eventually("and nothing once they are closed", || charged_bytes(&rig) < expected / 4);

@@ -1,4 +1,4 @@
-//! The table of docs/security.md: what floods cost in CPU time, by the piece.
+//! The table of docs/security.md: CPU time for each unit of a flood.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use crate::hosted;
 use crate::rig;
 use crate::rig::{Rig, connect, read_answer};
 
-/// The bytes that come back until the server closes.
+/// Reads until the server closes, and returns the last bytes.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 * 1024];
@@ -18,7 +18,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("still open"),
             _ => return bytes,
         };
-        // What a flood was answered is not of interest, how it ended is.
+        // Only the end matters, so earlier responses are dropped.
         if bytes.len() > 1 << 20 {
             bytes.clear();
         }
@@ -26,7 +26,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Sends `piece` so many times, and reads what comes back meanwhile.
+/// Sends `piece` `times` times while reading the responses.
 fn flood(stream: &mut TcpStream, piece: &[u8], times: usize) -> Vec<u8> {
     let mut reader = stream.try_clone().unwrap();
     let reader = std::thread::spawn(move || rest(&mut reader));

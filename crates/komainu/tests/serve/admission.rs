@@ -1,4 +1,4 @@
-//! `allow` and `deny`: who gets 403.
+//! `allow` and `deny`: requests refused with 403.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -39,7 +39,7 @@ fn clients_are_admitted_by_the_site_and_the_route() {
             None => _ = got.expect_status(403),
         }
     }
-    // What a client claims counts only where a trusted proxy reports it: this one is the proxy itself.
+    // Only a trusted proxy may report a client address: this request is the proxy's own.
     rig.send("GET / HTTP/1.1\r\nHost: inner.test\r\nConnection: close\r\n\r\n").expect_status(403);
 }
 
@@ -66,7 +66,8 @@ fn clients_of_unix_sockets_have_a_name_of_their_own() {
     rig.get("/b").expect(200, "b");
 }
 
-/// A network of IPv6 has clients of IPv6 alone; one at or below `::ffff:0:0/96` is the IPv4 network that it stands for.
+/// An IPv6 network contains no IPv4 clients, except that a network within `::ffff:0:0/96` is the IPv4 network
+/// it maps to.
 #[test]
 fn networks_of_ipv6_have_no_ipv4_clients() {
     let routes = [
@@ -103,7 +104,7 @@ fn networks_of_ipv6_have_no_ipv4_clients() {
     let limited = format!("/{}", routes.len() - 1);
     assert_eq!(clients.map(|client| ask("a.test", &limited, client)), [429, 200]);
     assert_eq!(clients.map(|client| ask("closed.test", "/", client)), [503, 200]);
-    // No proxy of IPv4 is trusted for it.
+    // IPv4 proxies are not trusted by an IPv6 network.
     let rig = Rig::config(
         Folder::new(),
         "trusted_proxies = [\"::/0\"]\n[[route]]\nallow = \"192.0.2.1\"\nrespond = \"in\"\n",

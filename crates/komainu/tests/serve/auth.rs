@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::rig;
 use crate::rig::{Answer, Folder, Rig, eventually, komainu, read_answer};
 
-/// Of "myPassword", by bcrypt with cost 5, and of "password", by Argon2.
+/// Hashes of "myPassword" (bcrypt, cost 5) and "password" (Argon2).
 const BCRYPT: &str = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
 const ARGON2: &str = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
 
@@ -48,7 +48,7 @@ fn users_are_asked_for_their_passwords() {
     inner("")
         .expect_status(401)
         .expect_field("www-authenticate", "Basic realm=\"the site\", charset=\"UTF-8\"");
-    // The second time it is remembered.
+    // The second verification is cached.
     for _ in 0..2 {
         inner(&basic("alice:myPassword")).expect(200, "inner");
         inner(&basic("bob:password")).expect(200, "inner");
@@ -64,7 +64,7 @@ fn users_are_asked_for_their_passwords() {
     ] {
         inner(wrong).expect_status(401).expect_field("cache-control", "no-store");
     }
-    // Servers differ in which of two they take.
+    // Servers differ in which of two `Authorization` fields they use.
     for other in ["bob:password", "admin:whatever"] {
         inner(&(basic("alice:myPassword") + &basic(other))).expect_status(400);
     }
@@ -74,7 +74,7 @@ fn users_are_asked_for_their_passwords() {
             && rig.reported().contains(": wrong user or password: ")
     });
     assert!(!rig.reported().contains("myPassword"));
-    // A few failures, and the client waits; others do not, and neither does what is remembered.
+    // After a few failures the client has to wait; other clients and cached passwords are not affected.
     let few = |client: &str, text: &str| ask(&rig, "x.test", "/few", client, &basic(text)).status();
     assert_eq!(few("192.0.2.2", "alice:myPassword"), 200);
     let tries: Vec<u16> = (0..5).map(|number| few("192.0.2.2", &format!("alice:{number}"))).collect();
@@ -86,7 +86,7 @@ fn users_are_asked_for_their_passwords() {
 }
 
 fn many_at_once_wait_for_one(rig: &Rig) {
-    // More connections with one password than may wait: as one password they are verified once.
+    // More connections with one password than may wait: the password is verified once for all of them.
     let request = format!(
         "GET /few HTTP/1.1\r\nHost: x.test\r\nX-Forwarded-For: 192.0.2.9\r\n{}\r\n",
         basic("bob:password")
@@ -107,7 +107,7 @@ fn one_network_does_not_keep_others_from_their_passwords() {
     let request = |client: &str, text: &str| {
         format!("GET / HTTP/1.1\r\nHost: site.test\r\nX-Forwarded-For: {client}\r\n{}\r\n", basic(text))
     };
-    // 100 passwords of one network, and nobody reads the responses.
+    // 100 passwords from one network, without reading the responses.
     let mut attackers: Vec<_> = (0..100).map(|_| rig.connect()).collect();
     for (number, stream) in attackers.iter_mut().enumerate() {
         stream.write_all(request(&format!("192.0.2.{number}"), &format!("bob:{number}")).as_bytes()).unwrap();
@@ -124,7 +124,7 @@ fn a_changed_file_counts(rig: &Rig) {
     let status = |text: &str| ask(rig, "site.test", "/", "192.0.2.77", &basic(text)).status();
     assert_eq!(status("alice:myPassword"), 200);
     rig.folder.write("users", format!("carol:{BCRYPT}\n"));
-    // Each round has another client address, so that no failure counts.
+    // Each round uses another client address, so that failures do not accumulate.
     let mut round = 0;
     eventually("the old user is gone", || {
         round += 1;
@@ -132,7 +132,7 @@ fn a_changed_file_counts(rig: &Rig) {
         ask(rig, "site.test", "/", &client, &basic("alice:myPassword")).status() == 401
     });
     assert_eq!(status("carol:myPassword"), 200);
-    // A broken file changes nothing but the log.
+    // An invalid file keeps the old users and is logged.
     rig.folder.write("users", "carol:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n");
     eventually("the log has the mistake", || {
         ask(rig, "site.test", "/", "192.0.2.88", "").expect_status(401);
@@ -179,7 +179,7 @@ fn the_user_that_was_verified_is_logged_and_passed_on() {
     let shown = ask("/show", &known);
     assert!(shown.text().contains("alice smith Basic"), "{}", shown.text());
     shown.expect_status(200).expect_field("x-user", "alice smith");
-    // What a client says by itself is nobody's name.
+    // An identity claimed by a client is ignored.
     ask("/show", &basic("alice smith:wrong")).expect_status(401);
     let shown = ask("/open", &format!("{known}Remote-User: root\r\nREMOTE_USER: root\r\n"));
     assert!(!shown.expect_status(200).text().contains("root"), "{}", shown.text());
@@ -187,7 +187,7 @@ fn the_user_that_was_verified_is_logged_and_passed_on() {
     eventually("all are logged", || {
         ["a.log", "b.log", "c.log", "d.log"].iter().all(|name| lines(name).lines().count() == 3)
     });
-    // Each core writes its own lines together: their order is not that of the requests.
+    // Each core writes its own lines, so they are not in the order of the requests.
     let mut users: Vec<String> =
         lines("a.log").lines().map(|line| line.split(' ').nth(2).unwrap().to_owned()).collect();
     users.sort();
@@ -199,7 +199,7 @@ fn the_user_that_was_verified_is_logged_and_passed_on() {
     for (name, key) in
         [("b.log", "\"remote_user\":\"alice smith\""), ("c.log", "\"user.name\":\"alice smith\"")]
     {
-        // Threads write their lines independently of each other, so these are in no order.
+        // Threads write their lines independently, in no particular order.
         let (named, other): (Vec<_>, Vec<_>) =
             lines(name).lines().map(str::to_owned).partition(|line| line.contains(key));
         assert_eq!((named.len(), other.len()), (1, 2), "{}", lines(name));

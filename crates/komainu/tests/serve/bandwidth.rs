@@ -1,4 +1,4 @@
-//! `bandwidth`: how fast a response is sent, whatever carries it and whatever answers.
+//! `bandwidth`: the rate of a response, for every protocol and handler.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,21 +10,21 @@ use crate::hosted;
 use crate::rig::{Folder, PATIENCE, Rig, as_we_are, connect, curl, eventually, text};
 
 const BYTES: usize = 3 << 20;
-/// What `RATE` means.
+/// `RATE` in bytes per second.
 const RATE_BYTES: usize = 2 << 20;
 const RATE: &str = "2MiB/s";
-/// At this rate a large response takes longer than any test.
+/// A rate at which a large response takes longer than any test.
 const SLOW: &str = "1KiB/s";
-/// An application that sends all of a file at once.
+/// An application that sends a whole file at once.
 const APP: &str = "sub { open my $file, '<:raw', 'www/large' or die; local $/; my $body = <$file>;\n\
     [200, ['Content-Length', length $body], [$body]] }\n";
 
-/// Bytes that differ wherever one looks.
+/// Bytes with a pattern that reveals displaced parts.
 fn pattern() -> Vec<u8> {
     (0..BYTES).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
 }
 
-/// What a response of all the bytes takes at least, but for what leaves at once.
+/// Minimum time of a response of `BYTES`, without the initial burst.
 fn least() -> Duration {
     Duration::from_secs_f64((BYTES - 16 * 1024) as f64 / RATE_BYTES as f64)
 }
@@ -36,7 +36,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// A server that listens for both versions, in the clear and through TLS.
+/// Starts a server with HTTP/1 and HTTP/2, without TLS and with it.
 fn start(folder: Folder, text: &str) -> Rig {
     let listen = "listen = [{ address = \"127.0.0.1:0\", h2c = true }, { address = \"unix:tls.sock\", tls = true }]\n\
         [tls]\ndefault = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
@@ -46,7 +46,7 @@ fn start(folder: Folder, text: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// The body, and how long it took.
+/// Fetches a body by curl and returns it with the time taken.
 fn timed(arguments: &[&str], url: &str) -> (Vec<u8>, Duration) {
     let began = Instant::now();
     let Output { status, stdout, stderr, .. } = curl(&[arguments, &[url]].concat());
@@ -104,7 +104,7 @@ fn streams_have_it_each_and_what_comes_first_or_elsewhere_is_free() {
              [[site.route]]\nfiles = \"www\"\n"
         ),
     );
-    // One connection: the second stream of the limited ones does not wait for the first, and others wait for neither.
+    // One connection: the two limited streams do not wait for each other, and the others for neither.
     let paths = ["/limited/large", "/limited/large", "/after/large", "/free/large", "/small"];
     let outputs: Vec<String> =
         (0..paths.len()).map(|index| rig.folder.at(&format!("out{index}")).display().to_string()).collect();
@@ -139,7 +139,7 @@ fn a_handler_is_free_before_the_client_has_all_and_a_reload_counts_for_new_reque
             assert!(stream.read(&mut head).unwrap() > 0);
             write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").unwrap();
             let piece = vec![b'x'; 1 << 20];
-            // A server that has gone away takes no more.
+            // Fails if the server has closed the connection.
             let all = (0..LARGE / piece.len()).try_for_each(|_| stream.write_all(&piece));
             let _ = report.send(all.is_ok());
         }

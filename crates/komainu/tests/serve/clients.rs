@@ -1,4 +1,4 @@
-//! Who the client is, behind proxies that send it: by fields that are trusted, and by the PROXY protocol.
+//! Client addresses behind proxies, from trusted fields and from the PROXY protocol.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use crate::origin::{Origin, ok};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu, read_answer};
 
-/// A server whose whole configuration this is.
+/// Starts a server with exactly this configuration.
 fn start(folder: Folder, text: &str) -> Rig {
     folder.write("komainu.toml", text);
     let mut command = komainu();
@@ -16,7 +16,8 @@ fn start(folder: Folder, text: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Everything that shows the client's address, behind these first lines: the log, variables, and an upstream.
+/// Starts a server that shows the client's address in the log, in variables and to an upstream server; the
+/// configuration begins with `first`.
 fn with_events(first: &str, origin: &Origin) -> Rig {
     let text = format!(
         r#"{first}
@@ -37,7 +38,7 @@ respond = "hello"
     start(Folder::new(), &text)
 }
 
-/// The addresses in the access log, once it has so many lines.
+/// Addresses in the access log once it has `count` lines.
 fn logged(rig: &Rig, count: usize) -> Vec<String> {
     let log = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the log is written", || log().lines().count() >= count);
@@ -59,7 +60,7 @@ fn trusted_fields_name_the_client_everywhere() {
     assert_eq!(ask.field("X-Forwarded-For"), ["2001:db8::9, 127.0.0.1"]);
     assert_eq!(ask.field("X-Forwarded-Proto"), ["http"]);
     assert!(ask.field("Forwarded").join(", ").starts_with("for=\"[2001:db8::9]\""), "{}", ask.head);
-    // Without an address: it is the proxy's own request.
+    // Without an address, the request is the proxy's own.
     rig.get("/").expect_field("X-Client", "127.0.0.1").expect_field("X-Scheme", "http");
     assert_eq!(logged(&rig, 3), ["192.0.2.9", "2001:db8::9", "127.0.0.1"]);
 }
@@ -100,7 +101,7 @@ fn a_header_ahead_of_http_names_the_client_everywhere() {
     let mut client = rig.connect();
     client.write_all(format!("{LINE}{ASK}").as_bytes()).unwrap();
     for number in 0..3 {
-        // It holds for every request of the connection.
+        // The address applies to every request of the connection.
         if number > 0 {
             client.write_all(ASK.as_bytes()).unwrap();
         }
@@ -109,7 +110,7 @@ fn a_header_ahead_of_http_names_the_client_everywhere() {
     let ask = origin.last();
     assert_eq!(ask.field("X-Who"), ["192.0.2.9 1234 http"]);
     assert_eq!(ask.field("X-Forwarded-For"), ["192.0.2.9"]);
-    // Version 2, of a client that speaks TLS with the proxy.
+    // Version 2, for a client with TLS between it and the proxy.
     let mut client = rig.connect();
     client
         .write_all(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x08\xc0\0\x02\x01\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0")
@@ -135,7 +136,7 @@ fn a_header_from_anywhere_else_is_refused() {
 
 #[test]
 fn who_is_reported_of_is_not_trusted_for_that() {
-    // The load balancer passes connections on; its client claims to be somebody else.
+    // The load balancer forwards connections, and its client claims another address.
     let origin = Origin::start(|_| ok("x"));
     let first =
         "listen = { address = \"127.0.0.1:0\", proxy_protocol = true }\ntrusted_proxies = [\"127.0.0.1\"]";
@@ -202,14 +203,14 @@ fn each_request_has_an_id_that_upstream_servers_get_too() {
     );
     let rig = start(Folder::new(), &text);
     let mut ids = Vec::new();
-    // Nobody is trusted: what the client sends is replaced.
+    // No proxy is trusted: fields sent by the client are replaced.
     for sent in ["", "X-Request-Id: theirs\r\n", "X-Request-Id: a\r\nX-Request-Id: b\r\n"] {
         let answer = rig.ask("/", &format!("{sent}traceparent: {PARENT}\r\ntracestate: a=1\r\n"));
         let id = answer.expect(200, "x").field("X-Request-Id").unwrap().to_owned();
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
         let ask = origin.last();
         assert_eq!(ask.field("X-Request-Id"), [&id]);
-        // Without `[tracing]` these are fields as any others.
+        // Without `[tracing]` these are ordinary fields.
         assert_eq!((ask.field("traceparent"), ask.field("tracestate")), (vec![PARENT], vec!["a=1"]));
         ids.push(id);
     }
@@ -242,7 +243,7 @@ fn ids_and_traces_of_trusted_proxies_are_continued() {
         "{parent}"
     );
     assert_ne!(parent, PARENT);
-    // What is not valid is replaced, and the state of an invalid trace is not passed on.
+    // Invalid ids are replaced, and the state of an invalid trace is not forwarded.
     for (id, sent, state) in
         [("a b", "00-0-0-01", "a=1"), ("\"x\"", &PARENT.to_uppercase(), "a=1"), (&"a".repeat(129), "", "a=1")]
     {
@@ -256,7 +257,7 @@ fn ids_and_traces_of_trusted_proxies_are_continued() {
     }
     rig.ask("/", &format!("traceparent: {PARENT}\r\ntracestate: not valid\r\n"));
     assert!(origin.last().field("tracestate").is_empty());
-    // New traces alone, all of them recorded, and no ids.
+    // Only new traces, all of them sampled, and no request ids.
     let rig = with("request_ids = \"off\"\n[tracing]\nenabled = true\nfrom = \"new\"\nsample = \"100%\"");
     rig.ask("/", &format!("X-Request-Id: any thing\r\ntraceparent: {PARENT}\r\n")).expect(200, "x");
     let ask = origin.last();

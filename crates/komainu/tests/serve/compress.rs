@@ -1,4 +1,4 @@
-//! Compression of responses on their way out: what upstream servers, applications and files answer.
+//! Compression of responses from upstream servers, applications and files.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ fn page() -> String {
     (0..500).map(|line| format!("<p>line {line} of a page</p>\n")).collect()
 }
 
-/// A proxy that compresses, in front of an origin that answers `fields` and the page.
+/// A compressing proxy in front of an origin that responds with `fields` and the page.
 fn proxy(fields: &'static str, settings: &str) -> (Origin, Rig) {
     let origin = Origin::start(move |_| answer("200 OK", fields, &page()));
     let text =
@@ -21,7 +21,7 @@ fn proxy(fields: &'static str, settings: &str) -> (Origin, Rig) {
     (origin, rig)
 }
 
-/// The content of a chunked message.
+/// Decodes a chunked body.
 fn unchunked(mut bytes: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
@@ -43,7 +43,7 @@ fn content(answer: &Answer) -> Vec<u8> {
     }
 }
 
-/// The content without its coding.
+/// Decodes the content.
 fn plain(answer: &Answer) -> String {
     let content = content(answer);
     let mut plain = String::new();
@@ -133,8 +133,8 @@ fn what_must_not_change_goes_out_as_it_is() {
     rig.ask("/", "Accept-Encoding: gzip\r\n").expect(206, &page()).expect_no_field("Content-Encoding");
 }
 
-/// A conditional request of a client that accepts a coding or none, and what it gets with the 304: the tag, and whether it says
-/// `Vary`.
+/// A conditional request (`Accept-Encoding`, `If-None-Match`) and the expected 304: its ETag, and whether it
+/// has `Vary`.
 type NotModified = (&'static str, &'static str, Option<&'static str>, bool);
 
 fn expect_not_modified(rig: &Rig, path: &str, cases: &[NotModified]) {
@@ -170,7 +170,7 @@ fn a_304_says_what_the_200_would() {
                 ("gzip", "\"other\", W/\"tag\"", WEAK, true),
                 ("gzip", "*", WEAK, true),
                 ("gzip", "", WEAK, true),
-                // The client has the content as it is.
+                // The client has the identity coding.
                 ("gzip", "\"tag\"", STRONG, true),
                 ("identity", "\"tag\"", STRONG, true),
                 ("identity", "", STRONG, true),
@@ -203,7 +203,7 @@ fn a_part_says_that_the_whole_depends_on_the_coding() {
         let rig = Rig::config(Folder::new(), &text);
         for accepts in ["gzip", "identity"] {
             let part = rig.ask("/", &format!("Accept-Encoding: {accepts}\r\nRange: bytes=0-9999\r\n"));
-            // Its bytes are those of the content as it is.
+            // The range refers to the identity coding.
             part.expect(206, &page()).expect_field("ETag", "\"tag\"");
             assert_eq!(part.field("Vary"), varies.then_some("Accept-Encoding"), "{}", part.head);
         }
@@ -229,7 +229,7 @@ fn a_304_of_a_file_and_of_a_cached_response_says_what_the_200_would() {
         for accepts in ["gzip", "identity"] {
             let accepts = format!("Accept-Encoding: {accepts}\r\n");
             let mut whole = rig.ask(path, &accepts);
-            // The first request for a file may get it as it is, while it is compressed.
+            // The first request for a file may get the identity coding while the file is being compressed.
             for _ in 0..3 {
                 whole = rig.ask(path, &accepts);
             }
@@ -291,7 +291,7 @@ fn secrets_over_tls_are_not_compressed_unless_that_is_asked_for() {
     assert!(coding("/asked", "https"));
 }
 
-/// An origin that sends pieces of a chunked body when the test says so.
+/// Starts an origin that sends pieces of a chunked body on request of the test.
 fn piece_by_piece(fields: &'static str) -> (String, std::sync::mpsc::Sender<Option<&'static str>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -322,7 +322,7 @@ fn each_event_reaches_the_client_at_once() {
         let mut received = Vec::new();
         for (count, event) in ["data: one\n\n", "data: two\n\n", "data: three\n\n"].into_iter().enumerate() {
             events.send(Some(event)).unwrap();
-            // Read until the event can be decoded: what is held back would be waited for in vain.
+            // Reads until the event can be decoded, which would time out if bytes were held back.
             let mut buffer = [0; 4096];
             while decoded_so_far(coding, &received).matches("data:").count() <= count {
                 let len = client.read(&mut buffer).unwrap();
@@ -334,7 +334,7 @@ fn each_event_reaches_the_client_at_once() {
     }
 }
 
-/// What can be decoded of a chunked, compressed response that has not ended.
+/// Decodes the received part of a chunked, compressed response.
 fn decoded_so_far(coding: &str, bytes: &[u8]) -> String {
     let Some(head) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { return String::new() };
     let mut whole = bytes[head + 4..].to_vec();
@@ -351,7 +351,7 @@ fn decoded_so_far(coding: &str, bytes: &[u8]) -> String {
 
 #[test]
 fn a_response_that_is_cut_short_does_not_look_whole() {
-    // The origin closes after its answer.
+    // The origin closes after its response.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -380,7 +380,8 @@ fn files_and_fixed_responses_are_compressed_too() {
         ),
     );
     for (path, want) in [("/fixed", page()), ("/page.html", page()), ("/large.txt", page().repeat(600))] {
-        // The first request for a file that is compressed once and kept gets it as it is, or through the stream.
+        // The first request for a file that is compressed once and stored gets the identity coding, or a
+        // streamed one.
         for _ in 0..2 {
             let found = rig.ask(path, "Accept-Encoding: br\r\n");
             assert!(plain(&found) == want, "{path}: {}", found.head);

@@ -1,4 +1,4 @@
-//! How much a client may have at the same time: requests (`limit = { concurrent = … }`) and connections.
+//! Concurrency limits of a client: requests (`limit = { concurrent = … }`) and connections.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use crate::limit::{metrics, value};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu};
 
-/// A server that answers a request when the test says so, one with `?now` at once: its URL, and the connections with a request each.
+/// Starts a server that answers on request of the test, and `?now` at once; returns its URL and its
+/// connections, each with one request.
 fn held_origin() -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -41,7 +42,7 @@ fn request(client: &str, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n")
 }
 
-/// A request whose answer is read later.
+/// Sends a request whose response is read later.
 fn begin(rig: &Rig, client: &str, path: &str) -> TcpStream {
     let mut stream = rig.connect();
     stream.write_all(request(client, path).as_bytes()).unwrap();
@@ -71,7 +72,7 @@ fn a_client_has_so_many_requests_under_way() {
         ),
     );
     let ask = |client: &str, path: &str| rig.send(&request(client, path));
-    // Two of a client are under way, and no more; another client has its own.
+    // At most two requests of a client are in progress; another client has its own limit.
     let two = ["192.0.2.1"; 2].map(|client| (begin(&rig, client, "/held"), next()));
     let refused = ask("192.0.2.1", "/held");
     refused.expect_status(429).expect_field("retry-after", "1").expect_field("cache-control", "no-store");
@@ -81,7 +82,7 @@ fn a_client_has_so_many_requests_under_way() {
         answer_held(answer);
         end(stream).expect(200, "held");
     }
-    // Their places are free again, also that of one who did not wait for its answer.
+    // The slots are free again, including that of a client that disconnected.
     let kept = (begin(&rig, "192.0.2.1", "/held"), next());
     let left = (begin(&rig, "192.0.2.1", "/held"), next());
     ask("192.0.2.1", "/held?now").expect_status(429);
@@ -90,7 +91,7 @@ fn a_client_has_so_many_requests_under_way() {
     eventually("its place is free", || ask("192.0.2.1", "/held?now").status() == 200);
     answer_held(kept.1);
     end(kept.0).expect(200, "held");
-    // A trial refuses nothing and says so.
+    // A dry run refuses nothing and is logged.
     let two = [0; 2].map(|_| (begin(&rig, "192.0.2.3", "/dry"), next()));
     for (stream, answer) in two {
         answer_held(answer);
@@ -98,7 +99,7 @@ fn a_client_has_so_many_requests_under_way() {
     }
     assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "trial"), 1);
     rig.expect_report("dry run");
-    // A response counts until its client has it.
+    // A response counts until the client has received it.
     let mut slow = begin(&rig, "192.0.2.4", "/large");
     slow.read_exact(&mut [0; 12]).unwrap();
     ask("192.0.2.4", "/large").expect_status(503);
@@ -112,7 +113,7 @@ fn a_client_has_so_many_requests_under_way() {
     });
 }
 
-/// A server with this listener, and at most three connections of a client.
+/// Starts a server with this listener and at most three connections for each client.
 fn of_three(listener: &str, more: &str) -> Rig {
     let folder = Folder::new();
     folder.certify();
@@ -127,10 +128,10 @@ fn of_three(listener: &str, more: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Whether a connection with these first bytes stays open: the server closes it at once, or waits for more.
+/// Opens a connection and sends `first`; returns `None` if the server closes it at once.
 fn opens(rig: &Rig, first: &[u8]) -> Option<TcpStream> {
     let mut stream = connect(rig.listens);
-    // One that is refused may be reset already.
+    // A refused connection may be reset already.
     let _ = stream.write_all(first);
     stream.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
     match stream.read(&mut [0]) {
@@ -160,7 +161,7 @@ fn a_client_has_so_many_connections_also_without_a_byte() {
         assert!(opens(&rig, first).is_none(), "{listener}");
         assert!(value(&metrics(&rig), "komainu_limit_refused_total", "connections_per_client") >= 2);
         rig.expect_report("`limits.connections_per_client` of 3");
-        // A reload changes it.
+        // A reload changes the limit.
         let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
         rig.folder.write("komainu.toml", file.replace("client = 3", "client = 4"));
         rig.signal("-HUP");
@@ -181,10 +182,10 @@ fn connections_of_proxies_count_for_the_clients_that_these_name() {
         open.extend((0..3).map(|_| opens(&rig, &header(client)).unwrap()));
         assert!(opens(&rig, &header(client)).is_none(), "{client}");
     }
-    // As many as there are of those that have not said yet whose they are; and the proxy's own.
+    // Connections whose client is not known yet are not limited, nor are the proxy's own.
     open.extend((0..5).map(|_| opens(&rig, b"PROX").unwrap()));
     open.extend((0..5).map(|_| opens(&rig, b"PROXY UNKNOWN\r\n").unwrap()));
-    // A proxy that names its clients in fields has many connections itself.
+    // A proxy that names its clients in fields needs many connections itself.
     let rig = of_three("\"127.0.0.1:0\"", "[trusted_proxies]\nfrom = [\"127.0.0.1\"]\n");
     let _open: Vec<TcpStream> = (0..6).map(|_| opens(&rig, b"").unwrap()).collect();
 }

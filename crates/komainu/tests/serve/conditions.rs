@@ -1,9 +1,9 @@
-//! Conditions of routes mean the same over every protocol that carries a request.
+//! Conditions of routes mean the same in every protocol.
 
 use crate::slow::{CARRIERS, Client, each, servers};
 
-/// A condition, and whether it holds for an ordinary GET and for a request for a WebSocket: over HTTP/1.1 a GET with `Upgrade`, over HTTP/2
-/// an extended CONNECT (RFC 8441).
+/// A condition, and whether it is true for an ordinary GET and for a WebSocket request: over HTTP/1.1 a GET
+/// with `Upgrade`, over HTTP/2 an extended CONNECT (RFC 8441).
 const TABLE: &[(&str, bool, bool)] = &[
     ("header = { Upgrade = \"websocket\" }", false, true),
     ("header = { Upgrade = \"~* ^websocket$\" }", false, true),

@@ -1,11 +1,11 @@
-//! Compression with dictionaries that clients have (RFC 9842).
+//! Compression with dictionaries held by clients (RFC 9842).
 
 use crate::delta::{decoded, has, versions};
 use crate::rig::{Folder, Rig};
 
 const SETTINGS: &str = "threads = 1\n[dictionaries]\nwithout_tls = true\n[open_files]\nrecheck = \"0s\"\n";
 
-/// A folder with `app.js`, and a server that serves it with this in its route.
+/// Serves a directory with `app.js`, with these settings in its route.
 fn files(script: &str, route: &str) -> Rig {
     let folder = Folder::new();
     folder.write("public/app.js", script);
@@ -24,7 +24,7 @@ fn the_next_version_of_a_file_is_sent_as_the_difference() {
     first.expect_status(200).expect_field("Content-Encoding", "br");
     first.expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");
     first.expect_field("Vary", "Accept-Encoding, Available-Dictionary");
-    // The new file takes its place as deployments do it.
+    // The new file is renamed into place, as in a deployment.
     rig.folder.write("public/next.js", &new);
     std::fs::rename(rig.folder.at("public/next.js"), rig.folder.at("public/app.js")).unwrap();
     for (codings, coding) in

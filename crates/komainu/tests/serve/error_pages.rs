@@ -1,4 +1,4 @@
-//! Error pages in place of errors of whatever answers.
+//! Error pages that replace error responses of any handler.
 
 use crate::hosted;
 use crate::hosted::start;
@@ -50,7 +50,7 @@ fn errors_of_upstream_servers_have_the_pages_of_the_site() {
         rig.get("/kept/404").expect(404, "our 404").expect_field("Content-Length", "7");
         rig.get("/kept/x").expect(200, "fine");
     }
-    // The connection stays usable after an error whose body is dropped.
+    // The connection stays usable after an error whose body is discarded.
     let both = "GET /500 HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let answers = rig.send(both).text();
     assert!(answers.contains("our 5xx") && answers.ends_with("fine"), "{answers}");

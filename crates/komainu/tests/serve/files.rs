@@ -1,4 +1,4 @@
-//! Serving files, as clients see it.
+//! Static files, as seen by clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -73,7 +73,7 @@ fn nothing_outside_the_root_is_served() {
     }
     rig.get("/inner").expect(200, "in");
     rig.get("/.well-known/acme").expect(200, "yes");
-    // Three policies, the same link.
+    // The same symbolic link under three policies.
     for (policy, status) in [("off", 403), ("owner-match", 200), ("on", 200)] {
         let folder = Folder::new();
         folder.write("secret", "out").write("www/in", "in");
@@ -118,7 +118,7 @@ fn conditions_and_ranges() {
     range("bytes=10-").expect_status(416).expect_field("Content-Range", "bytes */10");
     range("bytes=4-2").expect(200, "0123456789");
     range("lines=1-2").expect(200, "0123456789");
-    // Ranges this close come as one part; those far apart as several.
+    // Close ranges are merged into one part; distant ones are sent as several parts.
     range("bytes=0-1, 5-6").expect(206, "0123456").expect_field("Content-Range", "bytes 0-6/10");
     rig.folder.write("www/long", "0123456789".repeat(100));
     let several = rig.ask("/long", "Range: bytes=0-1, 505-506\r\n");
@@ -179,7 +179,7 @@ fn codings_are_chosen_by_the_client() {
 #[test]
 fn a_precompressed_file_stands_beside_the_file() {
     let folder = Folder::new();
-    // Written first, so that none of them is older than the file.
+    // Written first, so that the compressed files are not older.
     folder.write("override/app.js", "mine").write("override/b/index.html", "mine");
     folder.write("base/app.js", "base").write("base/app.js.gz", "BASE").write("base/app.js.br", "BASE");
     folder.write("base/b/index.html.gz", "BASE").write("base/c.js", "base").write("base/c.js.gz", "BASE");
@@ -223,7 +223,7 @@ fn files_that_are_compressed_by_their_names_say_so_and_are_not_compressed_again(
             let part = rig.ask(path, &format!("Accept-Encoding: {accepts}\r\nRange: bytes=0-3\r\n"));
             part.expect(206, "<svg").expect_field("Content-Encoding", "gzip");
         }
-        // Archives are what the client wants.
+        // Archives are sent as they are, without `Content-Encoding`.
         for (path, media_type) in [
             ("/a.tgz", "application/x-compressed"),
             ("/a.svg.gz", "application/gzip"),
@@ -269,7 +269,7 @@ fn a_file_cut_while_it_is_sent_ends_broken() {
     let mut buffer = [0; 1000];
     stream.read_exact(&mut buffer).unwrap();
     fs::File::options().write(true).open(rig.folder.at("www/large")).unwrap().set_len(10_000_000).unwrap();
-    // Closed or reset: what it must not do is to look complete, or to hang.
+    // Closed or reset: the response must neither appear complete nor hang.
     let rest = rig::read_to_close(&mut stream);
     assert!(rest.len() < 50_000_000 - 1000);
     rig.get("/small").expect(200, "small");
@@ -328,7 +328,7 @@ fn curl_is_content() {
     // Three requests, one connection.
     let many = curl(&["-w", "%{num_connects}", &url, &url, &url]);
     assert_eq!(text(&many.stdout), "012345678910123456789001234567890");
-    // A body that nobody wants, announced with `Expect: 100-continue`.
+    // An unwanted body, announced with `Expect: 100-continue`.
     let body = "x".repeat(2_000_000);
     rig.folder.write("body", &body);
     let data = format!("@{}", rig.folder.at("body").display());
@@ -378,7 +378,7 @@ fn keep_alive_and_pipelining() {
         read_answer(&mut stream).expect(200, "A");
         read_answer(&mut stream).expect(200, "BB");
     }
-    // 1.0 keeps alive when asked to, and only then.
+    // HTTP/1.0 keeps the connection open only on request.
     let mut old = rig.connect();
     old.write_all(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").unwrap();
     read_answer(&mut old).expect(200, "A").expect_field("Connection", "keep-alive");

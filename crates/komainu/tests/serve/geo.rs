@@ -3,7 +3,8 @@
 use crate::mmdb::{Record, database};
 use crate::rig::{Folder, Rig, as_we_are, curl, eventually, komainu, text};
 
-/// `127.0.0.1` is in Germany; what a proxy reports, where the documentation's networks are.
+/// A database in which `127.0.0.1` is in Germany, with countries for the documentation networks that a proxy
+/// reports.
 fn countries() -> Vec<u8> {
     database(&[
         ("127.0.0.0/8", Record::Country("DE")),

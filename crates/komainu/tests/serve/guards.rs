@@ -1,4 +1,4 @@
-//! `maintenance` and `crawlers`: what a site does before its routes.
+//! `maintenance` and `crawlers`: rules of a site that precede its routes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,7 +41,7 @@ fn metrics(rig: &Rig) -> String {
     Answer::parse(bytes).expect_status(200).text()
 }
 
-/// All cases share one server; each has a site, or clients, of its own.
+/// All cases share one server; each has its own site or clients.
 #[test]
 fn sites_close_for_maintenance_and_refuse_crawlers() {
     let rig = start();
@@ -59,7 +59,7 @@ fn a_file_switches_maintenance(rig: &Rig) {
     page("192.0.2.1", "/page").expect(200, "open");
     fs::write(rig.folder.at("closed"), "").unwrap();
     eventually("the file is seen", || page("192.0.2.1", "/page").status() == 503);
-    // Also for what no route answers.
+    // Also for paths without a route.
     for path in ["/page", "/nothing"] {
         let closed = page("192.0.2.1", path);
         closed.expect(503, "<p>back soon</p>").expect_field("retry-after", "300");
@@ -95,7 +95,7 @@ fn crawlers_are_refused_by_name(rig: &Rig) {
     ] {
         assert_eq!(status("crawled.test", agent), 403, "{agent}");
     }
-    // Others, and what only looks like one of them.
+    // Other clients, including names that merely resemble a crawler's.
     for agent in ["Mozilla/5.0 (X11; Linux) Firefox/140.0", "NotGPTBot/1", "GPTBot2", "ownbots", ""] {
         assert_eq!(status("crawled.test", agent), 200, "{agent}");
     }
@@ -128,7 +128,7 @@ fn pages_of_a_network_are_counted(rig: &Rig) {
     let refused = ask(rig, "203.0.113.77", "crawled.test", "/page5", "");
     refused.expect_status(429).expect_field("cache-control", "no-store");
     assert!(refused.field("retry-after").unwrap().parse::<u64>().unwrap() > 3600);
-    // What was opened may be opened again; and who loads what pages consist of may open more.
+    // Pages already opened may be opened again, and clients that load subresources may open more.
     assert_eq!((status("203.0.113.9", "/page1"), status("203.0.113.9", "/page6")), (200, 429));
     assert_eq!((status("203.0.113.9", "/a/style.CSS"), status("203.0.113.9", "/page6")), (200, 200));
     assert_eq!((status("203.0.113.9", "/page7"), status("203.0.114.9", "/page7")), (429, 200));
@@ -138,7 +138,7 @@ fn pages_of_a_network_are_counted(rig: &Rig) {
 fn a_trap_closes_the_site_for_a_network(rig: &Rig) {
     let status =
         |client: &str, path: &str, fields: &str| ask(rig, client, "crawled.test", path, fields).status();
-    // An image on another page sends visitors there.
+    // Visitors can be led to the trap by an image on another page, so they are not blocked.
     assert_eq!(status("198.18.1.1", "/trap", "Sec-Fetch-Site: cross-site\r\n"), 200);
     assert_eq!(status("198.18.1.1", "/", ""), 200);
     assert_eq!(status("198.18.1.2", "/trap", ""), 403);

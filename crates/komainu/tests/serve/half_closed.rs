@@ -1,4 +1,4 @@
-//! Clients that close their side early: each handler beside each way of closing.
+//! Clients that close their sending side early: each handler combined with each way of closing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,8 +10,8 @@ use crate::rig;
 use crate::rig::{Folder, Rig, eventually, read_answer};
 use rustix::net::sockopt;
 
-// Each leaves a file named by the query when it begins, takes a while (one whose name ends in `busy`: until there is a file
-// with `.go` behind that name), and returns the length of the body.
+// Each application creates a file named by the query, takes a while (if the name ends in `busy`, until
+// NAME.go exists), and returns the length of the body.
 const PERL: &str = "sub { my $env = shift; my $mark = $env->{QUERY_STRING};
     if ($mark) { open my $file, '>', $mark or die $!; }
     select undef, undef, undef, 0.4;
@@ -86,7 +86,7 @@ fn rest(mut stream: TcpStream) -> String {
     rig::text(&bytes)
 }
 
-/// Sends these bytes, closes the sending side, and returns what comes until the end.
+/// Sends these bytes, closes the sending side, and reads until the end.
 fn half_closed(rig: &Rig, bytes: &str) -> String {
     let mut stream = rig.connect();
     stream.write_all(bytes.as_bytes()).unwrap();
@@ -109,7 +109,7 @@ fn a_half_closed_client_gets_its_answer() {
             assert_eq!(answer.matches("200 OK").count(), answers, "{request}: {answer:?}");
             assert_eq!(answer.matches("body 0").count(), answers, "{request}: {answer:?}");
         }
-        // After an answer on the same connection.
+        // After a response on the same connection.
         let mut kept = rig.connect();
         kept.write_all(get.as_bytes()).unwrap();
         read_until(&mut kept, "body 0");
@@ -117,14 +117,14 @@ fn a_half_closed_client_gets_its_answer() {
         kept.shutdown(Shutdown::Write).unwrap();
         let answer = rest(kept);
         assert!(answer.contains("body 0"), "{handler}: {answer:?}");
-        // Before a request there is nothing to answer.
+        // Without a request there is no response.
         assert_eq!(half_closed(&rig, ""), "", "{handler}");
     }
     for handler in ["proxy", "psgi", "rack", "wsgi", "asgi"] {
         let post = format!("POST /{handler}/at HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
         let answer = half_closed(&rig, &(post.clone() + &"x".repeat(100_000)));
         assert!(answer.contains("200 OK") && answer.contains("body 100000"), "{handler}: {answer:?}");
-        // In the middle of the body: nobody takes the part for the whole.
+        // A truncated body is not mistaken for a complete one.
         for sent in [10, 90_000] {
             let answer = half_closed(&rig, &(post.clone() + &"x".repeat(sent)));
             assert!(!answer.contains("200 OK"), "{handler} {sent}: {answer:?}");
@@ -133,17 +133,17 @@ fn a_half_closed_client_gets_its_answer() {
     assert!(!rig.reported().contains("panicked"), "{}", rig.reported());
 }
 
-/// Whether the server's end of the connection from this port of a client is still open.
+/// Whether the server's end of the connection from this client port is still open.
 fn is_open(rig: &Rig, client_port: u16) -> bool {
     let ends = (format!(":{:04X}", rig.address.port()), format!(":{client_port:04X}"));
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>()).any(|line| {
-        // Established, or closed by the client alone.
+        // ESTABLISHED or CLOSE_WAIT.
         line[1].ends_with(&ends.0) && line[2].ends_with(&ends.1) && ["01", "08"].contains(&line[3])
     })
 }
 
-/// Reads up to and with `end`.
+/// Reads up to and including `end`.
 fn read_until(stream: &mut TcpStream, end: &str) {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -158,7 +158,7 @@ fn read_until(stream: &mut TcpStream, end: &str) {
 fn a_request_of_a_client_that_closes_at_once_is_begun() {
     let (rig, origin) = all("client_abort = \"ignore\"");
     for handler in APPS {
-        // The second waits for the only worker.
+        // The second request waits for the only worker.
         for mark in ["first", "second"] {
             let request = format!("GET /{handler}/at?{handler}-{mark} HTTP/1.1\r\nHost: a\r\n\r\n");
             rig.connect().write_all(request.as_bytes()).unwrap();
@@ -190,7 +190,7 @@ fn where_that_is_configured_a_closed_request_is_not_begun() {
         eventually("the server has closed it too", || !is_open(&rig, port));
         rig.folder.write(&format!("{handler}-busy.go"), "");
         read_answer(&mut busy).expect_status(200);
-        // One that came later is answered, so the one before it has been passed over.
+        // A later request has been answered, so the earlier one was skipped.
         rig.get(&format!("/{handler}/at")).expect(200, "body 0");
         assert!(!rig.folder.at(&format!("{handler}-never")).exists(), "{handler}");
     }
@@ -215,17 +215,17 @@ fn a_reset_gives_the_request_up_and_costs_no_other() {
 #[test]
 fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
     let (rig, _origin) = all("client_abort = \"ignore\"");
-    // This one answers although it got the disconnect, and its client waits for it.
+    // This application responds although it received the disconnect, and its client waits for the response.
     let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(answer.contains("body 0"), "{answer:?}");
     hosted::logged(&rig, "received http.disconnect");
-    // And this one returns without an answer: that is no failure.
+    // This application returns without a response, which is not an error.
     let answer = half_closed(&rig, "GET /asgi/listens HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer, "");
     assert!(!rig.reported().contains("before its response"), "{}", rig.reported());
 }
 
-/// Holds its responses open, and says how many there are.
+/// Keeps its responses open and counts them.
 const HOLDS: &str = "import asyncio
 held = 0
 async def app(scope, receive, send):
@@ -247,7 +247,7 @@ async def app(scope, receive, send):
 fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
     let folder = Folder::new();
     folder.write("a.py", HOLDS).write("w.py", WSGI).write("slow.py", ASGI);
-    // Nothing but the client ends a response that is held. The interface of `python` is detected.
+    // Only the client ends the response. The interface of `python` is detected.
     let limits = "workers = 1\ntimeouts = { request = \"10m\", queue = \"10m\" }";
     let text = format!(
         "[[route]]\npath = \"/asgi/*\"\napp = \"asgi\"\n[apps.asgi]\npython = \"a.py\"\nconcurrency = 20\n{limits}\n\
@@ -256,7 +256,7 @@ fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
          [[route]]\npath = \"/wsgi/*\"\napp = \"wsgi\"\n[apps.wsgi]\npython = \"w.py\"\n{limits}\n"
     );
     let rig = start(folder, &text);
-    // As many as the worker takes at once: none of them may stay.
+    // As many as the worker handles concurrently; none of them may remain.
     for (name, count) in [("asgi", 20), ("one", 1)] {
         let held: Vec<_> = (0..count)
             .map(|_| {
@@ -270,7 +270,7 @@ fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
         drop(held);
         eventually(&format!("{name} holds none"), || rig.get(&format!("/{name}/held")).body == b"held 0");
     }
-    // A client that has asked to close the connection may still wait for its response.
+    // A client that sent `Connection: close` may still wait for its response.
     for (asked, answers) in [
         ("GET /slow/at HTTP/1.1\r\nHost: a\r\n\r\n", 0),
         ("GET /slow/at HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 1),
@@ -310,7 +310,7 @@ fn a_client_that_waits_for_a_turn_and_has_asked_to_close_gets_its_response() {
             client.shutdown(Shutdown::Write).unwrap();
             client
         };
-        // The first has the only place, or those behind it are delayed by it.
+        // The first request occupies the only slot, or delays those behind it.
         let first = ask("first", "1.1", "Connection: close\r\n");
         let closing = ask("closing", "1.1", "Connection: close\r\n");
         let old = ask("old", "1.0", "");
@@ -319,7 +319,7 @@ fn a_client_that_waits_for_a_turn_and_has_asked_to_close_gets_its_response() {
             let response = rest(client);
             assert!(response.contains(&format!("/{name}/{path}")), "{name}, {path}: {response:?}");
         }
-        // Who has not asked to close has disconnected.
+        // A client without `Connection: close` has disconnected.
         assert_eq!(rest(kept), "", "{name}");
     }
 }

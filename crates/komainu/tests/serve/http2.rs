@@ -1,4 +1,4 @@
-//! HTTP/2, as clients see it.
+//! HTTP/2, as seen by clients.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -43,7 +43,7 @@ fn an_address_without_h2c_speaks_http_1_alone() {
     let refused = curl(&[H2, &rig.url("/a")]);
     assert!(!refused.status.success() && refused.stdout.is_empty());
     rig.get("/a").expect(200, "0123456789");
-    // Both ends say what is missing.
+    // The server's log and `komainu bench` both name the missing setting.
     let logged = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the log names the remedy", || {
         logged().contains("\"status\":505") && logged().contains("h2c = true")
@@ -93,7 +93,7 @@ fn proxy_to(url: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// An upstream server that reads one request with a body, and answers how long it was.
+/// Starts an upstream server that reads one request and responds with the length of its body.
 fn counting_origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -130,7 +130,7 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&curl(&[H2, "-w", format, &rig.url("/a")]).stdout), "0123456789|2 200|");
     let large = curl(&[H2, &rig.url("/large")]).stdout;
     assert_eq!(large.len(), 3_000_000);
-    // curl 7.88 fails where a response comes before its request is complete, from any server: so one that reads all of it.
+    // curl 7.88 fails if a response arrives before its request is complete, so the origin reads all of it.
     let counting = counting_origin();
     let rig = proxy_to(&format!("http://{counting}"));
     let data = format!("@{}", origin.folder.at("large").display());
@@ -138,7 +138,7 @@ fn a_request_and_its_body_reach_an_upstream_server() {
     assert_eq!(text(&posted.stdout), "3000000|2 200|");
 }
 
-/// The end of a connection, and content of no length, are ready to be read for as long as nobody takes them.
+/// A closed connection and empty content stay readable until they are consumed, which must not block others.
 #[test]
 fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -173,8 +173,8 @@ fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
     }
 }
 
-/// A client that answers a ping once another window has been consumed, as over a link whose latency is far above the time that the
-/// server needs.
+/// The client answers each PING only after another window has been consumed, like a link with a latency far
+/// above the server's processing time.
 #[test]
 fn the_window_of_an_upload_grows_with_its_rate() {
     const BODY_BYTES: usize = 6_000_000;
@@ -222,7 +222,7 @@ fn the_window_of_an_upload_grows_with_its_rate() {
     assert!(largest >= 400_000, "the largest window was {largest}");
 }
 
-/// A server with a certificate, and another one in front of it that asks it over HTTP/2.
+/// Starts a server with a certificate and a proxy that connects to it over HTTP/2.
 fn front_and_back(size: usize) -> (Rig, Rig) {
     let back = Folder::new();
     back.certify().write("www/a", "0123456789").write("www/large", "x".repeat(size));
@@ -256,7 +256,7 @@ fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
     let format = "|%{http_version} %{http_code}|";
     assert_eq!(text(&curl(&[H2, "-w", format, &front.url("/a")]).stdout), "0123456789|2 200|");
     assert_eq!(text(&curl(&["-w", format, &front.url("/a")]).stdout), "0123456789|1.1 200|");
-    // More than all buffers on the way hold, so that the request is under way while things change.
+    // More than all buffers on the way hold, so that the request is in progress during the changes.
     let ask = |target: &str| {
         let mut client = front.connect();
         write!(client, "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -283,7 +283,7 @@ fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
     assert!(front.ended().success());
 }
 
-/// The Python of the tests' environment, where it has gRPC.
+/// The Python of the tests' environment, if it has gRPC.
 fn python_with_grpc() -> Option<std::path::PathBuf> {
     let python = environment().join("bin/python");
     let found = Command::new(&python).args(["-c", "import grpc"]).output();
@@ -300,7 +300,7 @@ fn python_with_grpc() -> Option<std::path::PathBuf> {
 fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
     let Some(python) = python_with_grpc() else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/grpc_echo.py");
-    // The server ends when its input does.
+    // The server exits at the end of its input.
     let mut server = Command::new(&python)
         .args([script, "serve"])
         .stdin(Stdio::piped())
@@ -309,7 +309,7 @@ fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
         .unwrap();
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
-    // It takes connections and never answers.
+    // An upstream server that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Folder::new();
     let route = |path: &str, port: &str| {
@@ -338,7 +338,8 @@ fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
     server.wait().unwrap();
 }
 
-/// A client that closes its sending side opens no window any more: what waits for one ends at once.
+/// A client that closes its sending side sends no further WINDOW_UPDATE, so a stream that waits for one ends
+/// at once.
 #[test]
 fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
     let folder = Folder::new();
@@ -352,7 +353,7 @@ fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
     let rig = Rig::start(command, folder);
     let mut client = rig.connect();
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-    // SETTINGS: streams begin with no window.
+    // SETTINGS with an initial window of 0.
     client.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0").unwrap();
     // HEADERS with END_STREAM and END_HEADERS: GET, http, "/large", "a".
     client.write_all(b"\0\0\x0d\x01\x05\0\0\0\x01\x82\x86\x04\x06/large\x01\x01a").unwrap();
@@ -364,9 +365,10 @@ fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
     assert!(rest.len() < 10_000, "{}", rest.len());
 }
 
-/// The case of h2spec that does not pass in the clear: such an address speaks HTTP/1 too, and answers 400.
+/// An h2spec case that fails without TLS: such an address also speaks HTTP/1, and answers 400.
 const PREFACE: &str = "Sends invalid connection preface";
-/// Cases that may fail: the handler has answered, and the rest of the request was declined, before the wrong frame arrives.
+/// Cases that may fail because the handler has responded, and the rest of the request was declined, before
+/// the invalid frame arrives.
 const ANSWERED_BEFORE: [&str; 5] = [
     "Sends a DATA frame after sending RST_STREAM frame",
     "Sends a HEADERS frame after sending RST_STREAM frame",
@@ -403,7 +405,7 @@ fn the_log_says_why_the_server_ended_a_request() {
     {
         let mut stream = rig.connect();
         stream.write_all(&[client_start(&[(INITIAL_WINDOW_SIZE, 0)]), target.get(1)].concat()).unwrap();
-        // The head of the response: the request has begun.
+        // The response's head shows that the request has begun.
         let (mut received, mut piece) = (Vec::new(), [0; 4096]);
         while !received.windows(9).any(|frame: &[u8]| frame[3..] == [kind::HEADERS, END_HEADERS, 0, 0, 0, 1])
         {
@@ -418,7 +420,7 @@ fn the_log_says_why_the_server_ended_a_request() {
     }
 }
 
-/// The whole of h2spec (github.com/summerwind/h2spec): 146 cases.
+/// Runs all 146 cases of h2spec (github.com/summerwind/h2spec).
 fn h2spec(rig: &Rig, arguments: &[&str], known: &str) {
     let h2spec = environment().with_file_name("h2spec").join("h2spec");
     if !h2spec.is_file() {
@@ -427,7 +429,8 @@ fn h2spec(rig: &Rig, arguments: &[&str], known: &str) {
     }
     let port = rig.address.port().to_string();
     let fixed = ["--strict", "-h", "127.0.0.1", "-p", &port, "-o", "3"];
-    // A case that passes once passes: on a busy machine the answer may be complete before a wrong frame arrives.
+    // A case needs to pass once: on a busy machine the response may be complete before an invalid frame
+    // arrives.
     let mut failed: Option<Vec<String>> = None;
     for _ in 0..5 {
         let output = Command::new(&h2spec).args(fixed).args(arguments).output().unwrap();

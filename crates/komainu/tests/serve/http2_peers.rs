@@ -1,5 +1,6 @@
-//! HTTP/2 with nghttp2 at both other ends (that of Node.js): WebSockets over streams, tunnels to upstream servers, interim
-//! responses and trailers, many requests at once, servers that leave or refuse.
+//! HTTP/2 with nghttp2 (in Node.js) as client and as upstream server: WebSockets over streams, tunnels to
+//! upstream servers, interim responses and trailers, many concurrent requests, and servers that disconnect or
+//! refuse.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::rig;
 use crate::rig::{Folder, Rig, as_we_are, environment, installed, text};
 
-/// A server of WebSockets over HTTP/1.
+/// A WebSocket server over HTTP/1.
 const WEBSOCKETS: &str = r#"
 import asyncio, websockets
 
@@ -28,7 +29,7 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// A process that ends with its test, and the first line that it prints.
+/// A process that is killed on drop, and the first line of its output.
 struct Server(Child, String);
 
 impl Server {
@@ -90,7 +91,7 @@ fn streams_carry_websockets_and_all_that_requests_and_responses_have() {
     let asked = Command::new(&node).args([script(), "ask", &rig.url("")]).output().unwrap();
     assert!(asked.status.success(), "{}{}{}", text(&asked.stdout), text(&asked.stderr), rig.reported());
     assert_eq!(text(&asked.stdout), "all is as it should be\n");
-    // The server allows a hundred at a time on a connection.
+    // The server allows a hundred concurrent streams on a connection.
     for path in ["/clear/slow", "/secure/slow", "/a"] {
         let many = Command::new(&node).args([script(), "many", &rig.url(""), path, "1000"]).output().unwrap();
         assert_eq!(text(&many.stdout), "1000 of 1000\n", "{path} {}", text(&many.stderr));

@@ -1,4 +1,4 @@
-//! `limit`: how often clients may ask.
+//! `limit`: request rates of clients.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, read_answer};
 
-/// Rates so low that a test of any length sees no request more than the burst.
+/// Rates so low that no test takes long enough for a request beyond the burst.
 const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
     error_pages = { 429 = \"busy.txt\" }\n\
     [control]\nlisten = \"unix:control.sock\"\n\
@@ -62,7 +62,7 @@ pub(crate) fn value(text: &str, name: &str, limit: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {name} of {limit} in {text}")) as u64
 }
 
-/// All cases share one server; each has a path, and so a limit, of its own.
+/// All cases share one server; each has its own path, and thus its own limit.
 #[test]
 fn clients_are_limited_by_what_the_configuration_names() {
     let rig = start();
@@ -83,11 +83,11 @@ fn a_burst_passes_and_the_rest_is_refused(rig: &Rig) {
     let refused = ask_as(rig, "192.0.2.1", "x.test", "/burst", "");
     refused.expect(429, "busy").expect_field("ratelimit-policy", "\"client\";q=6;w=2160");
     refused.expect_field("cache-control", "no-store");
-    // One more each six minutes.
+    // One request every six minutes.
     let retry_s: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     assert!((300..=360).contains(&retry_s), "{retry_s}");
     refused.expect_field("ratelimit", &format!("\"client\";r=0;t={retry_s}"));
-    // Others are not concerned; and what a client writes about itself does not count.
+    // Other clients are not affected, and addresses claimed by a client are ignored.
     assert_eq!(statuses(rig, "192.0.2.2", "/burst", 1), [200]);
     assert_eq!(ask_as(rig, "203.0.113.9, 192.0.2.1", "x.test", "/burst", "").status(), 429);
     assert_eq!(statuses(rig, "192.0.2.1", "/plain", 4), [200, 200, 200, 429]);
@@ -98,7 +98,7 @@ fn a_burst_passes_and_the_rest_is_refused(rig: &Rig) {
 
 fn networks_are_clients(rig: &Rig) {
     assert_eq!(statuses(rig, "2001:db8::1", "/plain", 2), [200, 200]);
-    // Whoever has a network of IPv6 has 2^64 addresses.
+    // An IPv6 client usually has a /64 network, so it is limited as one.
     assert_eq!(statuses(rig, "2001:db8::ffff:1", "/plain", 2), [200, 429]);
     assert_eq!(statuses(rig, "2001:db8:0:1::1", "/plain", 1), [200]);
     assert_eq!(statuses(rig, "::ffff:192.0.2.1", "/plain", 1), [429]);
@@ -127,7 +127,8 @@ fn sites_and_routes_limit_together(rig: &Rig) {
     );
     refused
         .expect_field("ratelimit-policy", "\"whole\";q=4;w=3600, \"client\";q=2;w=3600, \"key\";q=1;w=3600");
-    // What one limit has refused is not counted by the others: there is one left by the client's, and three by the site's.
+    // A request refused by one limit is not counted by the others: the client's limit has one left, the
+    // site's three.
     two("b").expect(200, "two");
     assert!(two("c").expect_status(429).field("ratelimit").unwrap().starts_with("\"client\";r=0"));
     for status in [200, 200, 429] {
@@ -145,7 +146,7 @@ fn requests_are_counted_by_parts_of_them(rig: &Rig) {
     assert_eq!(ask("?k=1", "Cookie: other=x; sid=a\r\n", "192.0.2.2"), 429);
     assert_eq!(ask("?k=1", "Cookie: sid=b\r\n", "192.0.2.1"), 200);
     assert_eq!(ask("?k=2", "Cookie: sid=a\r\n", "192.0.2.1"), 200);
-    // Without the cookie the client's address stands in its place.
+    // Without the cookie the client's address is the key.
     assert_eq!(ask("?k=1", "", "192.0.2.1"), 200);
     assert_eq!(ask("?k=1", "", "192.0.2.1"), 429);
     assert_eq!(ask("?k=1", "", "192.0.2.2"), 200);
@@ -175,10 +176,10 @@ fn a_value_in_another_form_is_the_same(rig: &Rig) {
     }
 }
 
-/// Origins differ in which one they take, so each of the values would be a way around the limit.
+/// Origins differ in which of several values they use, so each value would be a way to evade the limit.
 fn values_that_differ_are_counted_by_the_client(rig: &Rig) {
     let ask = |path: &str, fields: &str| ask_as(rig, "192.0.2.30", "x.test", path, fields).status();
-    // The first request of each uses up what the client has.
+    // The first request of each uses up the client's limit.
     for (query, status) in
         [("token=j1&token=REAL", 200), ("token=j2&token=REAL", 429), ("token=REAL&token=j3", 429), ("", 429)]
     {
@@ -216,7 +217,7 @@ fn a_dry_run_refuses_nothing(rig: &Rig) {
 }
 
 fn a_crowd_is_bounded(rig: &Rig) {
-    // Each thousand requests leave on one connection, one behind the other.
+    // Thousands of requests, pipelined on one connection.
     let crowd = |from: u32, count: u32| -> Vec<u8> {
         let request = |number: u32| {
             let client = std::net::Ipv4Addr::from_bits(0x0B00_0000 + number);
@@ -238,7 +239,7 @@ fn a_crowd_is_bounded(rig: &Rig) {
     }
     let text = metrics(rig);
     let after = value(&text, "komainu_limit_table_bytes", "crowd");
-    // At most 69 bytes a key.
+    // At most 69 bytes for each key.
     assert!(after < 69_000 && before <= after, "{before} {after}");
     assert!(value(&text, "komainu_limit_forgotten_keys_total", "crowd") > 1_500, "{text}");
     assert_eq!(value(&text, "komainu_limit_refused_total", "crowd"), 0);
@@ -263,7 +264,7 @@ fn one_client_asks_without_end(rig: &Rig) {
 #[test]
 fn requests_wait_for_their_turn_and_few_of_them() {
     let folder = Folder::new();
-    // Five wait at most, each 250 ms longer than the one before.
+    // At most five requests wait, each 250 ms longer than the previous one.
     let rig = Rig::config(
         folder,
         "threads = 2\n[[route]]\nlimit = { rate = \"4/s\", burst = 0, delay = \"60s\", delayed = 5 }\nrespond = \"ok\"\n",
@@ -276,7 +277,7 @@ fn requests_wait_for_their_turn_and_few_of_them() {
     let answers: Vec<u16> = streams.iter_mut().map(|stream| read_answer(stream).status()).collect();
     let took = started.elapsed();
     let passed = answers.iter().filter(|status| **status == 200).count();
-    // Where this machine takes its time, some that have waited make room for others.
+    // On a slow machine, later requests may take slots of those that have finished waiting.
     assert!(passed >= 6 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
     assert!(took.as_millis() >= (passed as u128 - 1) * 250, "{passed} in {took:?}");
 }
@@ -302,13 +303,13 @@ fn those_that_leave_while_they_wait_make_room() {
     refused.expect_status(429);
     assert!(refused.field("retry-after").is_some());
     drop(first);
-    // Its place is free as soon as the server has seen that.
+    // The slot is free once the server has noticed the disconnect.
     eventually("there is room for another", || {
         let mut second = rig.connect();
         second.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         second.set_read_timeout(Some(std::time::Duration::from_millis(300))).unwrap();
         let mut byte = [0];
-        // Refused at once, or no answer yet: it waits.
+        // Without an immediate refusal, the request waits.
         let waits = second.read(&mut byte).is_err();
         waits || value(&metrics(&rig), "komainu_limit_delayed_total", "client") == 2
     });
@@ -317,7 +318,8 @@ fn those_that_leave_while_they_wait_make_room() {
 
 #[test]
 fn those_that_leave_while_they_wait_give_their_turns_back() {
-    // One passes, and there is one turn to wait for within a minute: which the next has only after the one before has left.
+    // One request passes, and one slot within the next minute is left, which becomes free when the request
+    // that waits for it is cancelled.
     let rig = Rig::config(
         Folder::new(),
         "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n\
@@ -331,7 +333,7 @@ fn those_that_leave_while_they_wait_give_their_turns_back() {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             stream.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
             let mut byte = [0];
-            // It leaves when it waits.
+            // The client disconnects while it waits.
             loop {
                 match stream.read(&mut byte) {
                     Ok(_) => break false,
@@ -343,7 +345,7 @@ fn those_that_leave_while_they_wait_give_their_turns_back() {
     }
 }
 
-/// An origin whose responses may be stored for a minute; it counts requests.
+/// Starts an origin that counts requests and whose responses may be stored for a minute.
 fn origin() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -385,7 +387,7 @@ fn limits_come_before_the_cache_or_count_its_misses_alone() {
     let statuses = |paths: &[&str]| paths.iter().map(|path| rig.get(path).status()).collect::<Vec<_>>();
     assert_eq!(statuses(&["/before/a", "/before/a", "/before/a", "/before/a"]), [200, 200, 200, 429]);
     assert_eq!(count.load(Ordering::Relaxed), 1);
-    // A hit is not counted, before and after the limit is reached.
+    // Cache hits are not counted, before and after the limit is reached.
     assert_eq!(
         statuses(&["/misses/a", "/misses/a", "/misses/a", "/misses/b", "/misses/c"]),
         [200, 200, 200, 200, 429]
@@ -393,7 +395,7 @@ fn limits_come_before_the_cache_or_count_its_misses_alone() {
     assert_eq!(statuses(&["/misses/a", "/misses/b", "/misses/c"]), [200, 200, 429]);
     rig.get("/misses/a").expect_no_field("ratelimit");
     assert_eq!(count.load(Ordering::Relaxed), 3);
-    // What passes the cache is a miss too.
+    // Requests that bypass the cache count as misses.
     rig.send("POST /misses/a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .expect_status(429);
     // Without a cache every request counts.

@@ -1,4 +1,4 @@
-//! Limits, timeouts and hostile clients: what is too much is refused, and nobody else notices.
+//! Limits, timeouts and hostile clients: excess is refused without affecting other clients.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -52,7 +52,7 @@ fn bodies_have_a_limit() {
     let rig = Rig::config(small(), "[limits]\nbody = \"1KiB\"\n[[route]]\nfiles = \"www\"\n");
     let head = "POST /a HTTP/1.1\r\nHost: a\r\n";
     rig.send(&format!("{head}Content-Length: 2000\r\n\r\n{}", "x".repeat(2000))).expect_status(413);
-    // Within the limit the body is read and the connection lives.
+    // A body within the limit is read, and the connection stays open.
     let mut stream = rig.connect();
     for _ in 0..2 {
         stream
@@ -72,11 +72,11 @@ fn bodies_have_a_limit() {
 
 #[test]
 fn slow_heads_are_answered_408() {
-    // The handshake takes of the first head's time.
+    // The TLS handshake takes part of the time for the first head.
     let head = if rig::through_tls() { "3s" } else { "300ms" };
     let text = format!("[timeouts]\nhead = \"{head}\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
     let rig = Rig::config(small(), &text);
-    // A byte now and then does not buy time.
+    // Sending single bytes does not extend the timeout.
     let mut stream = rig.connect();
     stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
     let began = Instant::now();
@@ -94,7 +94,7 @@ fn slow_heads_are_answered_408() {
         }
     }
     assert_eq!(Answer::parse(bytes).status(), 408);
-    // A connection that says nothing at all is just closed.
+    // A silent connection is closed without a response.
     assert!(is_closed(&mut rig.connect()));
     rig.get("/a").expect(200, "A");
 }
@@ -118,7 +118,7 @@ fn requests_per_connection_have_a_limit() {
     assert!(is_closed(&mut stream));
 }
 
-/// Connections that the kernel holds for a listener and that no server has accepted.
+/// Connections in a listener's accept queue.
 fn not_accepted(listener: SocketAddr) -> usize {
     let SocketAddr::V4(address) = listener else { panic!("an IPv4 address") };
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
@@ -132,13 +132,15 @@ fn not_accepted(listener: SocketAddr) -> usize {
 fn newcomers_wait_at_the_connection_limit() {
     const BEGUN: &[u8] = b"GET /a HTTP/1.1\r\nConnection: close\r\n";
     if rig::through_tls() {
-        // A handshake that takes a second is silence, which makes room for others: whether it does, a busy machine would decide.
+        // A TLS handshake that takes a second would count as idle and be closed in favor of others, depending
+        // on the machine's load.
         return;
     }
     let rig = Rig::config(small(), "threads = 1\n[limits]\nconnections = 8\n[[route]]\nfiles = \"www\"\n");
     let mut busy: Vec<_> = (0..8).map(|_| rig.connect()).collect();
     for stream in &mut busy {
-        // Its answer shows that the server has it; and it is in the middle of the next request, so not idle.
+        // The response shows that the server has accepted the connection, which is within the next request
+        // and thus not idle.
         stream.write_all(&[b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", BEGUN].concat()).unwrap();
         read_answer(stream).expect(200, "A");
     }
@@ -146,7 +148,7 @@ fn newcomers_wait_at_the_connection_limit() {
     for stream in &mut late {
         stream.write_all(BEGUN).unwrap();
     }
-    // One of the eight makes room for one of the twenty.
+    // One of the eight completes its request with `Connection: close` and makes room for one of the twenty.
     busy[0].write_all(b"Host: a\r\n\r\n").unwrap();
     read_answer(&mut busy[0]).expect(200, "A");
     eventually("one newcomer is served and nineteen wait", || not_accepted(rig.listens) == 19);
@@ -154,7 +156,7 @@ fn newcomers_wait_at_the_connection_limit() {
         stream.write_all(b"Host: a\r\n\r\n").unwrap();
         read_answer(stream).expect(200, "A");
     }
-    // None was turned away.
+    // None was refused.
     for stream in &mut late {
         stream.write_all(b"Host: a\r\n\r\n").unwrap();
         read_answer(stream).expect(200, "A");
@@ -187,7 +189,7 @@ fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
         let reported = rig.reported();
         reported.contains("192 connections") && reported.contains("LimitNOFILE")
     });
-    // And it holds: so many clients in the middle of a request, and each is answered.
+    // The limit is usable: 190 clients in the middle of a request are all answered.
     let mut busy: Vec<_> = (0..190).map(|_| rig.connect()).collect();
     for stream in &mut busy {
         stream.write_all(b"GET /a HTTP/1.1\r\n").unwrap();
@@ -215,7 +217,7 @@ fn running_out_of_descriptors_fails_nobody() {
         client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     }
     for mut client in clients {
-        // Answered, and closed by the client: the next one gets its descriptor.
+        // The client has closed its connection, so the next one gets its descriptor.
         read_answer(&mut client).expect(200, "A");
     }
     rig.get("/a").expect(200, "A");
@@ -254,7 +256,8 @@ fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
 
 #[test]
 fn many_idle_connections_cost_little() {
-    // 350 to 450 are measured. The rest is a page or two of the tables. Through TLS it is 8,600, of which rustls keeps 4,096 to read into.
+    // 350 to 450 bytes are measured; the margin covers one or two pages of tables. Through TLS it is 8,600
+    // bytes, including rustls' read buffer of 4,096.
     let bytes_max = if rig::through_tls() { 10_000 } else { 700 };
     let rig = Rig::files(&[("a", "A")]);
     let resident_bytes = || -> u64 {
@@ -271,14 +274,15 @@ fn many_idle_connections_cost_little() {
         };
         (0..count).map(asked).collect()
     };
-    // What the server keeps for all, such as pages of up to 256 futures a core, comes once, with the first hundreds or the next ones.
+    // Shared memory, such as pages of up to 256 futures for each core, is allocated once, with the first or
+    // the next hundreds of connections.
     let (some, more) = if rig::through_tls() { (200, 300) } else { (500, 1_500) };
     let mut clients = idle(some);
     let mut each = u64::MAX;
     for _ in 0..4 {
         let before = resident_bytes();
         clients.extend(idle(more));
-        // Those of the last second keep their futures.
+        // Connections of the last second still have their futures.
         let began = Instant::now();
         while each >= bytes_max && began.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(20));

@@ -1,5 +1,5 @@
-//! Requests and responses, as clients see them: files, paths, limits, compression, HTTP/2.
-#![allow(clippy::print_stderr, clippy::unwrap_used)] // helpers of tests are tests too
+//! Requests and responses, as seen by clients: files, paths, limits, compression, HTTP/2.
+#![allow(clippy::print_stderr, clippy::unwrap_used)] // test helpers are test code too
 
 #[path = "../delta/mod.rs"]
 mod delta;

@@ -1,4 +1,4 @@
-//! The path of a request, as one table: what routes match is what handlers and upstream servers see.
+//! Request paths, as one table: routes, handlers and upstream servers agree on each.
 
 use std::io::{Read, Write};
 
@@ -7,19 +7,20 @@ use crate::hosted::{server, start};
 use crate::origin::{Origin, ok};
 use crate::rig::{Folder, Rig, eventually, listener, text};
 
-/// What becomes of a path.
+/// Expected treatment of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// 400.
+    /// Answered with 400.
     Refused,
-    /// The route `/app/admin/*` answers.
+    /// Answered by the route `/app/admin/*`.
     Admin,
-    /// Both forms that handlers see: decoded, and percent-encoded.
+    /// Both forms passed to handlers: decoded, and percent-encoded.
     As(&'static str, &'static str),
 }
 use Seen::{Admin, As, Refused};
 
-/// A path as sent; what becomes of it by default; and with `encoded_slashes = "keep"` and `merge_slashes = false`.
+/// Path as sent; expected treatment by default; and with `encoded_slashes = "keep"` and `merge_slashes =
+/// false`.
 const TABLE: &[(&str, Seen, Seen)] = &[
     ("/app/x", As("/app/x", "/app/x"), As("/app/x", "/app/x")),
     ("/app/admin/x", Admin, Admin),
@@ -34,7 +35,7 @@ const TABLE: &[(&str, Seen, Seen)] = &[
     ("/app%2Fadmin/x", Refused, As("/app%2Fadmin/x", "/app%2Fadmin/x")),
     ("/app/admin%5Cx", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
     ("/app/admin\\x", Refused, As("/app/admin%5Cx", "/app/admin%5Cx")),
-    // It says `%2F` in so many letters.
+    // A literal `%2F` after decoding.
     ("/app/a%252Fb", As("/app/a%2Fb", "/app/a%252Fb"), As("/app/a%252Fb", "/app/a%252Fb")),
     ("/app/a%25%32Fb", As("/app/a%2Fb", "/app/a%25%32Fb"), As("/app/a%252Fb", "/app/a%25%32Fb")),
     ("/app/a%25252Fb", As("/app/a%252Fb", "/app/a%25252Fb"), As("/app/a%25252Fb", "/app/a%25252Fb")),
@@ -67,16 +68,16 @@ const TABLE: &[(&str, Seen, Seen)] = &[
         As("/app/https://a.test/b", "/app/https://a.test/b"),
     ),
     ("//m///n//", As("//m///n//", "//m///n//"), As("//m///n//", "//m///n//")),
-    // The path below the empty segment is not the one that is left without it.
+    // A `..` after an empty segment removes a different segment if slashes are merged first.
     ("/app/m//../n", As("/app/n", "/app/n"), As("/app/m/n", "/app/m/n")),
     ("/app/admin//../y", As("/app/y", "/app/y"), Admin),
     ("/app/m/..//n", As("/app//n", "/app//n"), As("/app//n", "/app//n")),
     ("/m/..//evil.test", As("/evil.test", "/evil.test"), As("/evil.test", "/evil.test")),
-    // What no path holds.
+    // Bytes and escapes that are always invalid.
     ("/app/x%00", Refused, Refused),
     ("/app/%zz", Refused, Refused),
     ("/app/x%2", Refused, Refused),
-    // Bytes that nobody encoded.
+    // Bytes that should have been percent-encoded.
     ("/app/caf\u{e9}", As("/app/caf\u{e9}", "/app/caf%C3%A9"), As("/app/caf\u{e9}", "/app/caf%C3%A9")),
     ("/app/a|b", As("/app/a|b", "/app/a%7Cb"), As("/app/a|b", "/app/a%7Cb")),
 ];
@@ -107,11 +108,11 @@ static int handle(komainu_request *request, void *process, void *thread) {
 KOMAINU_HANDLER(.handle = handle)
 "#;
 
-/// Prints what a CGI program gets.
+/// Prints the variables of a CGI program.
 const PROGRAM: &str = "#!/bin/sh\nLC_ALL=C\nbody=\"$PATH_INFO -> $REQUEST_URI\"\n\
      printf 'Content-Length: %s\\n\\n%s' \"${#body}\" \"$body\"\n";
 
-/// A server of the CGI family that answers with two variables of the request.
+/// Starts a FastCGI, SCGI or uwsgi server that responds with two variables of the request.
 fn variables(scheme: &'static str) -> String {
     let listener = listener();
     let url = format!("{scheme}://{}", listener.local_addr().unwrap());
@@ -119,7 +120,7 @@ fn variables(scheme: &'static str) -> String {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-            // Fields follow the other variables.
+            // The HTTP fields follow the other variables.
             while !bytes.windows(9).any(|window| window == b"HTTP_HOST") {
                 let len = stream.read(&mut piece).unwrap();
                 assert!(len > 0, "{scheme} ends early");
@@ -142,7 +143,7 @@ fn variables(scheme: &'static str) -> String {
     url
 }
 
-/// The value of a variable among the bytes of a request.
+/// Value of a variable in an encoded request.
 fn variable(bytes: &[u8], scheme: &str, name: &str) -> Vec<u8> {
     let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
     let value = &bytes[at + name.len()..];
@@ -154,13 +155,14 @@ fn variable(bytes: &[u8], scheme: &str, name: &str) -> Vec<u8> {
     value[2..2 + len].to_vec()
 }
 
-/// Of values shorter than 128 bytes: both lengths stand before the name.
+/// Value of a FastCGI variable shorter than 128 bytes: both lengths precede the name.
 fn value_of_fastcgi(bytes: &[u8], at: usize, name: &str) -> Vec<u8> {
     let start = at + name.len();
     bytes[start..start + usize::from(bytes[at - 1])].to_vec()
 }
 
-/// A server that has a site for each kind of handler, by default and with everything kept (`KIND.keep`).
+/// Starts a server with a site for each kind of handler, with default settings and with everything kept
+/// (`KIND.keep`).
 fn everything(folder: Folder, origin: &Origin) -> Rig {
     folder.write("app.psgi", PSGI).write("config.ru", RACK).write("w.py", WSGI).write("a.py", ASGI);
     hosted::native(&folder, NATIVE);
@@ -198,12 +200,12 @@ fn everything(folder: Folder, origin: &Origin) -> Rig {
             );
         }
     }
-    // The name by which clients ask for TLS.
+    // The server name that clients send over TLS.
     config += "[[site]]\nhosts = \"localhost\"\n[[site.route]]\nrespond = 404\n";
     start(folder, &config)
 }
 
-/// A folder in which each decoded path of the table is a file that holds its own name.
+/// A directory with a file for each decoded path of the table, which contains its own name.
 fn www() -> Folder {
     let folder = Folder::new();
     for (_, default, keep) in TABLE {
@@ -218,7 +220,7 @@ fn www() -> Folder {
     folder
 }
 
-/// The path in which files are looked for by default, without empty segments.
+/// The path of the file that is served by default, without empty segments.
 fn merged(seen: Seen) -> String {
     let As(path, _) = seen else { return String::new() };
     let mut bytes = path.as_bytes().to_vec();
@@ -226,17 +228,17 @@ fn merged(seen: Seen) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// What a kind of handler answers where it sees this.
+/// Expected status and body from a kind of handler.
 fn shown(kind: &str, keeps: bool, raw: &str, seen: Seen) -> (u16, String) {
     let As(decoded, encoded) = seen else {
         return if seen == Admin { (403, "admin".into()) } else { (400, String::new()) };
     };
     match kind {
-        // No file has a slash in its name, nor a name that is empty.
+        // File names are not empty and contain no slash.
         "files" if http::path::has_encoded_slash(raw.as_bytes()) => (400, String::new()),
         "files" if decoded.ends_with('/') => (404, String::new()),
         "files" if keeps && decoded.trim_start_matches('/').contains("//") => (404, String::new()),
-        // The name of a file is what the path says, decoded once.
+        // The file name is the path, decoded once.
         "files" if keeps => (200, merged(seen).replacen("%25", "%", 1)),
         "files" => (200, merged(seen)),
         "rack" => (200, format!("{encoded} -> {encoded}?q")),
@@ -309,7 +311,7 @@ fn a_route_may_keep_encoded_slashes_for_itself() {
     rig.get("/keep/a%2fb").expect(200, "kept");
     rig.get("/exact/a%2fb").expect(200, "exact");
     rig.get("/exact/a/b").expect(200, "rest");
-    // The slash is none, and the other route refuses it.
+    // The encoded slash is no separator, and the other route refuses it.
     rig.get("/keep%2fa").expect_status(400);
 }
 
@@ -467,7 +469,7 @@ fn rules_that_choose_by_the_path_see_empty_segments_and_encoded_slashes_as_route
             url = origin.url
         ),
     );
-    // A cache rule: a request that passes the cache reaches the origin each time.
+    // A cache rule: requests that bypass the cache reach the origin each time.
     for (path, passes) in [
         ("/live/a", true),
         ("/live//a", true),
@@ -486,7 +488,7 @@ fn rules_that_choose_by_the_path_see_empty_segments_and_encoded_slashes_as_route
     for path in ["/denied/a", "/denied//a", "//denied/a", "//denied///a", "/denied/%61"] {
         assert_eq!(rig.get(path).status(), 403, "{path}");
     }
-    // A limit that counts by path.
+    // A limit with the path as its key.
     for (path, status) in [
         ("/rated/a", 200),
         ("/rated//a", 429),

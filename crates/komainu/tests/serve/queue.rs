@@ -1,4 +1,4 @@
-//! `queue` of a route: how many requests are in its handler, who waits, and who is refused.
+//! `queue` of a route: limits of concurrent and waiting requests, and refused ones.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,8 +16,8 @@ use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, eventually, komainu, 
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ndone";
 
-/// A server that answers a request when the test says so, one with `now` in its path at once: its URL, and the requests that came, each with
-/// its path.
+/// Starts a server that answers on request of the test, and paths with `now` at once; returns its URL and the
+/// requests received, each with its path.
 fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -41,7 +41,7 @@ fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
     (url, received)
 }
 
-/// The path of the next request on a connection.
+/// Path of the next request on a connection.
 fn next_path(stream: &mut TcpStream) -> Option<String> {
     let (mut bytes, mut byte) = (Vec::new(), [0]);
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -53,7 +53,7 @@ fn next_path(stream: &mut TcpStream) -> Option<String> {
     String::from_utf8(bytes).unwrap().split(' ').nth(1).map(str::to_owned)
 }
 
-/// Answers a request that the origin holds; the connection ends.
+/// Answers a request held by the origin, and closes the connection.
 fn answer_held(mut stream: TcpStream) {
     stream
         .write_all(
@@ -78,7 +78,7 @@ fn start(url: &str, queue: &str, more: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// A request whose answer is read later.
+/// Sends a request whose response is read later.
 fn begin(rig: &Rig, path: &str) -> TcpStream {
     let mut stream = rig.connect();
     stream
@@ -93,7 +93,7 @@ fn end(mut stream: TcpStream) -> Answer {
     Answer::parse(bytes)
 }
 
-/// The sum of a metric, over the lines with this text.
+/// Sum of a metric over the lines that contain `with`.
 fn value(rig: &Rig, name: &str, with: &str) -> u64 {
     let text = metrics(rig);
     let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(with));
@@ -104,7 +104,7 @@ fn waiting(rig: &Rig) -> u64 {
     value(rig, "komainu_queue_waiting", "")
 }
 
-/// Adds requests to the queue one after the other, so that their order is known.
+/// Adds requests to the queue one by one, so that their order is known.
 fn queued(rig: &Rig, paths: &[&str]) -> Vec<TcpStream> {
     let before = waiting(rig);
     let one = |(index, path): (usize, &&str)| {
@@ -129,7 +129,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     assert_eq!(value(&rig, "komainu_queue_shed_total", "reason=\"full\""), 1);
     eventually("it is reported", || rig.reported().contains("is full"));
     assert!(held.try_recv().is_err(), "no more than two are in the handler");
-    // A place that is free goes to the one who has waited longest.
+    // A free slot goes to the request that has waited longest.
     let (client, (_, origin)) = active.remove(0);
     answer_held(origin);
     end(client).expect(200, "done");
@@ -137,8 +137,8 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     assert_eq!(fourth.0, "/4");
     active.push((waits.remove(0), fourth));
     assert_eq!(waiting(&rig), 2);
-    // Who leaves makes room; so does one who leaves the handler. They reset their connections: as they have asked to close, they might
-    // still wait for the response after they have closed their sending side.
+    // Clients that disconnect free their slots in the queue and in the handler. They reset their connections:
+    // after `Connection: close`, a half-closed client could still wait for the response.
     let leave = |client: TcpStream| set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
     leave(waits.remove(0));
     eventually("it has left", || waiting(&rig) == 1);
@@ -148,7 +148,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
     assert_eq!(sixth.0, "/6");
     active.push((newcomer, sixth));
     assert_eq!(waiting(&rig), 0);
-    // A reload lets one more in, also one that waits already; and then nobody waits.
+    // A reload raises the limit by one, which admits a waiting request; then none waits.
     let waits = queued(&rig, &["/7", "/8"]);
     let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     rig.folder.write("komainu.toml", file.replace("active = 2, waiting = 3", "active = 3, waiting = 0"));
@@ -233,7 +233,7 @@ fn never_more_than_so_many_are_in_the_handler() {
                 let mut stream = rig.connect();
                 all.wait();
                 for _ in 0..4 {
-                    // Pipelined: the second waits for the first.
+                    // Pipelined: the second request waits for the first.
                     let two = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
                     stream.write_all(two.as_bytes()).unwrap();
                     (0..2).for_each(|_| _ = read_answer(&mut stream).expect(200, "done"));
@@ -250,7 +250,7 @@ fn never_more_than_so_many_are_in_the_handler() {
 fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
     const CONNECTIONS: usize = 100;
     const STREAMS: usize = 100;
-    /// What one of them may cost.
+    /// Upper bound of the memory of a waiting request.
     const BYTES_MAX: u64 = 24 * 1024;
     let (url, held) = held_origin();
     let waiting_max = CONNECTIONS * STREAMS;
@@ -276,7 +276,8 @@ fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
     assert!(held_bytes >= 4096 * waiting_max as u64, "each is charged: {held_bytes}");
     let grown = bytes("komainu_resident_bytes").saturating_sub(before);
     assert!(grown <= BYTES_MAX * waiting_max as u64, "{grown} bytes");
-    // One more pushes out the oldest of them, which is refused although nobody reads that.
+    // Another request displaces the oldest one, which is refused although its client does not read the
+    // response.
     let last = begin(&rig, "/now");
     eventually("the oldest is refused", || value(&rig, "komainu_queue_shed_total", "reason=\"full\"") == 1);
     assert_eq!(waiting(&rig), waiting_max as u64);

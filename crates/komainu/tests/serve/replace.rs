@@ -1,4 +1,4 @@
-//! Texts that are replaced in bodies, below every way that a body goes out.
+//! Text replacement in bodies, for every way of sending a body.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +7,7 @@ use crate::rig::{Answer, Folder, Rig, as_we_are, curl, komainu, text};
 
 const PAGE: &str = "<a href=\"http://old.example/a\">http://old.example</a>";
 
-/// The body of a response, which has no length.
+/// The body of a response without `Content-Length`.
 fn body(answer: &Answer) -> String {
     if answer.field("Transfer-Encoding").is_none() {
         return answer.text();
@@ -24,7 +24,7 @@ fn body(answer: &Answer) -> String {
     }
 }
 
-/// An origin that sends these bytes for every request, and reports what it was asked.
+/// Starts an origin that sends these bytes for every request and reports the request heads.
 fn origin(response: Vec<Vec<u8>>) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -126,7 +126,7 @@ fn head_and_304_have_no_body() {
     assert!(tag.starts_with("W/"), "{tag}");
     let unchanged = rig.ask("/a.html", &format!("If-None-Match: {tag}\r\n"));
     unchanged.expect(304, "").expect_field("ETag", &tag).expect_no_field("Last-Modified");
-    // A part of the file is a part of it as it is on the disk.
+    // A range refers to the unmodified file.
     rig.ask("/a.html", "Range: bytes=0-1\r\n").expect(206, "<a");
 }
 

@@ -1,4 +1,4 @@
-//! Regular expressions in paths, what they capture, rewritten paths, and maps.
+//! Regular expressions in paths, captures, rewritten paths, and maps.
 
 use crate::hosted;
 use crate::hosted::start;
@@ -30,7 +30,7 @@ fn a_folder_behind_a_rewrite_or_a_name_has_its_index_without_a_redirect() {
         rig.get(path).expect(200, "the index");
     }
     rig.get("/go-bare/").expect_status(404);
-    // A path that the client has sent itself is completed.
+    // A directory requested by the client itself is redirected to its path with a slash.
     rig.get("/dir?x").expect_status(301).expect_field("Location", "./dir/?x");
 }
 
@@ -62,7 +62,7 @@ fn a_regular_expression_captures_variables() {
     let answer = rig.get("/user/42");
     answer.expect_status(302).expect_field("Location", "/profile/42?was=42").expect_field("X-User", "<42>");
     rig.get("/user/42x").expect_status(404);
-    // The query of the client stays.
+    // The client's query is kept.
     rig.get("/Pictures/a%20b/c.gif?x=1").expect(200, "GET /store/gif/a%20b/c?x=1 HTTP/1.1");
     assert_eq!(origin.last().field("X-Picture"), ["a%20b/c is a gif"]);
     rig.get("/hello/%3Cb%3E&you").expect(200, "<p>hello %3Cb%3E&amp;you\n$</p>");
@@ -101,22 +101,22 @@ fn what_is_captured_stays_in_its_place() {
         proxy   = "{url}"
         "#
     ));
-    // No line ends in a header field.
+    // Line breaks cannot be injected into a header field.
     let answer = rig.get("/host/a%0d%0aSet-Cookie:%20x=1");
     answer.expect_status(302).expect_no_field("Set-Cookie");
     answer.expect_field("X-Host", "a%0D%0ASet-Cookie:%20x=1");
-    // No other host.
+    // The host cannot be changed.
     answer.expect_field("Location", "https://a%0D%0ASet-Cookie%3A%20x%3D1.example.com/");
     rig.get("/host/evil.test%3F").expect_field("Location", "https://evil.test%3F.example.com/");
     rig.get("/go//evil.test/").expect_field("Location", "/evil.test/");
     rig.get("/go/%5Cevil.test/").expect_status(400);
-    // No further parameter.
+    // Parameters cannot be injected.
     rig.get("/query/a&admin=1%23%3F+%2B").expect(200, "GET /q?name=a%26admin%3D1%23%3F%2B%2B HTTP/1.1");
-    // No other folder.
+    // The path cannot leave its directory.
     rig.get("/dotsx").expect(200, "GET /safe/.x HTTP/1.1");
     rig.get("/dots./x").expect_status(400);
     rig.get("/dots/x").expect_status(400);
-    // No path without bounds.
+    // The length of a path is limited.
     let long = "a".repeat(5000);
     rig.get(&format!("/twice/{long}")).expect_status(414);
     assert_eq!(origin.asks().len(), 2);
@@ -217,7 +217,7 @@ fn a_map_is_a_variable() {
     assert_eq!(pool("old12.test").as_deref(), Some("old"));
     assert_eq!(pool("shop.test").as_deref(), Some("none"));
     rig.ask("/x/y", "User-Agent: A Bot\r\n").expect(200, "none bot y");
-    // A field without a value is not sent.
+    // A field with an empty value is not sent.
     rig.get("/").expect_no_field("X-Agent");
     rig.ask("/", "User-Agent: A Bot\r\n").expect_field("X-Agent", "bot");
 }

@@ -1,4 +1,4 @@
-//! `[limits.shared]`: servers that count a limit together, in a real Redis.
+//! `[limits.shared]`: limits shared between servers through a real Redis.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::rig::{Folder, PATIENCE, Rig, eventually, read_answer};
 
-/// A Redis server that runs until it is dropped.
+/// A Redis server, killed on drop.
 struct Redis(Child);
 
 impl Redis {
@@ -32,7 +32,7 @@ impl Drop for Redis {
     }
 }
 
-/// What Redis says to this line; nothing where it is not there.
+/// Redis' response to this command; empty if Redis is not reachable.
 fn asked(socket: &Path, line: &str) -> String {
     let Ok(mut stream) = UnixStream::connect(socket) else { return String::new() };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -56,7 +56,7 @@ fn server(socket: &Path) -> Rig {
     Rig::config(folder, &text)
 }
 
-/// Asks without a pause until it is over; counts what passes.
+/// Sends requests without a pause until `is_over`, and counts those that pass.
 fn ask_on(rig: &Rig, passed: &AtomicU64, is_over: &AtomicBool) {
     let mut stream = rig.connect();
     while !is_over.load(Ordering::Relaxed) {
@@ -83,19 +83,20 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
         for (rig, passed) in servers.iter().zip(&passed) {
             scope.spawn(|| ask_on(rig, passed, &is_over));
         }
-        // What passes while an exchange is late is paid later: so it is looked until it is. Without sharing twice as much would pass at any time.
+        // Requests admitted during a late exchange are compensated afterwards, so the check is repeated.
+        // Without sharing, twice as many would pass at any time.
         eventually("two servers under full load are within 2 % of the limit", || {
-            // Counted first: what passes meanwhile is of the time after.
+            // The counter is read first: requests that pass later belong to the time after.
             let (passed, seconds) = (sum(), since.elapsed().as_secs_f64());
             seconds > 4.0 && passed <= (RATE * seconds + BURST) * 1.02 && passed >= RATE * seconds * 0.9
         });
         for passed in &passed {
             assert!(passed.load(Ordering::Relaxed) > 0, "both servers pass some");
         }
-        // Names of keys are digests: no addresses of clients.
+        // Key names are digests and contain no client addresses.
         eventually("the key is there", || asked(&socket, "KEYS *").contains("komainu:"));
         assert!(!asked(&socket, "KEYS *").contains("127.0.0.1"));
-        // Redis is away: each has the limit for itself, and says so once.
+        // Redis is down: each server applies the limit on its own and logs this once.
         drop(redis);
         for rig in &servers {
             eventually("it is said", || rig.reported().contains("is away"));
@@ -108,7 +109,7 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
             let shares: Vec<f64> = each.map(|count| count as f64 / (RATE * seconds)).collect();
             seconds > 2.0 && shares.iter().all(|share| (0.8..=1.3).contains(share))
         });
-        // It is back, and known again.
+        // Redis is back, and reconnected.
         let redis = Redis::start(folder.path());
         for rig in &servers {
             eventually("it is said", || rig.reported().contains("is back"));
@@ -123,7 +124,7 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
     });
 }
 
-/// Ends the threads, also where the test fails.
+/// Stops the threads, even if the test fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {

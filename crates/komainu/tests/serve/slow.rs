@@ -1,4 +1,5 @@
-//! Clients that read or send little, but steadily, and clients that stop: over HTTP/1 and HTTP/2, in the clear and through TLS.
+//! Clients that read or send slowly but steadily, and clients that stall: over HTTP/1 and HTTP/2, without TLS
+//! and with it.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -17,9 +18,9 @@ use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, as_we_are, client_config, komainu};
 use bench::attack::wire::*;
 
-/// More than the kernel holds between two peers, even with its largest buffers.
+/// More than the kernel buffers between two peers, even with its largest buffers.
 const LARGE_BYTES: usize = 12_000_000;
-/// Far less than the kernel wants to be read before it reports room again, a third of the send buffer.
+/// Far less than must be read before the kernel reports the socket as writable, a third of the send buffer.
 const READ_BYTES: usize = 1_000;
 const PAUSE: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: u32 = 1 << 30;
@@ -28,7 +29,7 @@ const WINDOW_BYTES: u32 = 1 << 30;
 pub(crate) struct Carrier {
     pub(crate) is_http2: bool,
     is_tls: bool,
-    /// The client grants no more window than it reads.
+    /// Whether the client grants no more window than it reads.
     has_small_window: bool,
 }
 
@@ -46,7 +47,7 @@ pub(crate) const CARRIERS: [Carrier; 4] = [
 ];
 const SMALL_WINDOW: Carrier = Carrier { has_small_window: true, ..Carrier::new(true, false) };
 
-/// The same site in the clear and through TLS.
+/// Starts the same site without TLS and with it.
 pub(crate) fn servers(text: &str) -> [Rig; 2] {
     ["h2c = true }]", "tls = true }]\ntls.default = { certificate = \"cert.pem\", key = \"key.pem\" }"].map(
         |listen| {
@@ -70,7 +71,7 @@ pub(crate) fn each(servers: &[Rig; 2], carriers: &[Carrier], check: impl Fn(&Rig
     });
 }
 
-/// A socket that takes little ahead of what is read, from which little is read at a time while `is_slow`.
+/// A socket with a small receive buffer, from which little is read at a time while `is_slow`.
 struct SlowSocket {
     socket: TcpStream,
     is_slow: Rc<Cell<bool>>,
@@ -105,7 +106,7 @@ impl Write for SlowSocket {
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// One request of one carrier.
+/// A client with a single request.
 pub(crate) struct Client {
     carrier: Carrier,
     stream: Box<dyn Stream>,
@@ -113,12 +114,12 @@ pub(crate) struct Client {
     is_slow: Rc<Cell<bool>>,
     target: AttackTarget,
     unparsed: Vec<u8>,
-    /// Of the response: the head of HTTP/1, without the last line's end, and how much of the body has come.
+    /// Head of an HTTP/1 response without the final line end; the length of the body received follows.
     head: Option<Vec<u8>>,
     body_bytes: usize,
-    /// HTTP/2's END_STREAM or RST_STREAM has come.
+    /// Whether END_STREAM or RST_STREAM (HTTP/2) has been received.
     has_ended: bool,
-    /// How much content the server takes, of the connection and of the stream.
+    /// Send windows of the connection and of the stream.
     windows: [usize; 2],
 }
 
@@ -178,7 +179,7 @@ impl Client {
         client
     }
 
-    /// Reads once; false where the response is complete, or the connection has ended.
+    /// Reads once; returns false if the response is complete or the connection has ended.
     fn read(&mut self) -> std::io::Result<bool> {
         let mut piece = [0; 16_384];
         let len = self.stream.read(&mut piece)?;
@@ -221,7 +222,7 @@ impl Client {
         }
     }
 
-    /// Reads a little now and then, for so long.
+    /// Reads a little at a time for the given time.
     fn read_slowly(&mut self, time: Duration) {
         let began = Instant::now();
         self.is_slow.set(true);
@@ -238,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Reads the rest, until the response or the connection has ended: how long the body was.
+    /// Reads until the response or the connection has ended; returns the length of the body.
     fn read_rest(&mut self) -> usize {
         sockopt::set_socket_recv_buffer_size(&self.socket, 1 << 20).unwrap();
         loop {
@@ -252,7 +253,7 @@ impl Client {
         }
     }
 
-    /// Reads until the head has come; its status.
+    /// Reads until the head is complete, and returns the status.
     pub(crate) fn status(&mut self) -> u16 {
         while self.head.is_none() {
             let continues = self.read().unwrap();
@@ -262,7 +263,7 @@ impl Client {
         match (self.carrier.is_http2, head[0]) {
             (false, _) => rig::text(&head[9..12]).parse().unwrap(),
             (true, 0x88) => 200,
-            // `:status` as a literal, from the static table.
+            // `:status` as a literal with an indexed name.
             (true, _) => rig::text(&head[2..5]).parse().unwrap(),
         }
     }
@@ -272,7 +273,7 @@ fn large() -> Origin {
     Origin::start(|_| ok(&"x".repeat(LARGE_BYTES)))
 }
 
-/// A folder, and a server whose responses are not kept in files.
+/// Routes to files and to a proxy whose responses are not buffered in files.
 fn routes(origin: &Origin) -> String {
     let proxy = format!("proxy = {{ to = \"{}\", spill = \"0B\" }}", origin.url);
     format!(
@@ -345,7 +346,8 @@ fn steady_senders_are_heard_out_and_those_who_stop_get_408() {
     });
 }
 
-/// A server that changes the protocol. `/down` sends [`LARGE_BYTES`]; `/up` reads as much, slowly at first, and then says so.
+/// Starts a server that switches protocols. `/down` sends [`LARGE_BYTES`]; `/up` reads as many, slowly at
+/// first, and then confirms.
 fn tunnels() -> String {
     let listener = rig::listener();
     sockopt::set_socket_recv_buffer_size(&listener, 4_096).unwrap();
@@ -369,7 +371,7 @@ fn tunnel(mut socket: TcpStream) {
         .unwrap();
     write!(socket, "Sec-WebSocket-Accept: {accept}\r\n\r\n").unwrap();
     if head.starts_with("GET /down") {
-        // The client may not want it.
+        // The client may stop reading.
         let _ = socket.write_all(&vec![b'x'; LARGE_BYTES]);
         return;
     }
@@ -386,14 +388,14 @@ fn tunnel(mut socket: TcpStream) {
 }
 
 impl Client {
-    /// Asks for a change of the protocol, and gets it.
+    /// Requests a protocol upgrade, which must succeed.
     fn upgrade(rig: &Rig, carrier: Carrier, path: &str) -> Client {
         let mut client = Client::ask_to_upgrade(rig, carrier, path);
         assert_eq!(client.status(), if carrier.is_http2 { 200 } else { 101 }, "{carrier:?}");
         client
     }
 
-    /// Asks for a change of the protocol.
+    /// Requests a protocol upgrade.
     pub(crate) fn ask_to_upgrade(rig: &Rig, carrier: Carrier, path: &str) -> Client {
         let mut client = Client::connect(rig, carrier, path);
         let fields = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -418,7 +420,7 @@ impl Client {
         client
     }
 
-    /// Sends so much, as the windows allow.
+    /// Sends `bytes` bytes, as the windows allow.
     fn send_content(&mut self, bytes: usize) {
         if !self.carrier.is_http2 {
             return self.send(&vec![b'x'; bytes]);

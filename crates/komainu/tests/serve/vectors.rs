@@ -1,5 +1,5 @@
-//! The vectors of the HTTP/1 machine (`crates/http/vectors`), sent to the real binary in the clear and through TLS: both give the
-//! same answers.
+//! The vectors of the HTTP/1 machine (`crates/http/vectors`), sent to the real binary without TLS and with
+//! it: both give the same responses.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
@@ -10,7 +10,7 @@ use crate::rig::{Folder, Rig, as_we_are, connect, komainu, text};
 use crate::support::case;
 use crate::support::drive::Role;
 
-/// What comes back for these bytes, without the lines that differ from second to second.
+/// Returns the response to these bytes, without lines that change from second to second.
 fn answers(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     // A server that refuses a request may have closed.
@@ -20,7 +20,7 @@ fn answers(address: SocketAddr, bytes: &[u8]) -> String {
     text(&received).lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
 }
 
-/// A server that answers with what it took for the path, the query and the host.
+/// Starts a server that responds with the parsed path, query and host.
 fn server(listen: &str) -> Rig {
     let folder = Folder::new();
     folder.certify();
@@ -43,7 +43,7 @@ fn every_vector_has_the_same_answers_through_tls() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../http/vectors");
     let (mut differ, mut answered, mut refused) = (Vec::new(), 0, 0);
     for case in case::load(&folder) {
-        // A flood comes in pieces, and where these are cut may differ.
+        // A flood is read in chunks, whose boundaries may differ.
         if case.setup.role != Role::Request || case.bytes.len() > 4096 {
             continue;
         }
