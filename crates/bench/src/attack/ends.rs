@@ -91,7 +91,7 @@ impl ReplyScan {
         }
     }
 
-    /// Returns the number of bytes of a frame that must be parsed.
+    /// Returns the number of bytes of a frame that must be parsed, including its header.
     fn wanted(&self) -> usize {
         let looked_at = match self.held.get(3) {
             Some(&kind::GOAWAY) => 8,

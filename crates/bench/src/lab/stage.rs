@@ -323,7 +323,7 @@ fn plan(
         chunked: false,
         fields: Fields::new(),
     };
-    // In the file, the socket's name is followed by `unix:/path`.
+    // `unix:/path` requests `/path` over the subject's Unix socket.
     let (unix, url) = match url.strip_prefix("unix:") {
         Some(target) => (socket.map(PathBuf::from), format!("http://localhost{target}")),
         None => (None, url.to_string()),

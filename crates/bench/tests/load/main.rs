@@ -1,4 +1,4 @@
-//! The load generator against servers of known behaviour.
+//! Tests of the load generator with servers of known behaviour.
 
 #![allow(clippy::unwrap_used)] // tests all of it
 
