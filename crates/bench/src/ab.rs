@@ -76,7 +76,7 @@ fn host_and_port(authority: &str) -> (String, String) {
     }
 }
 
-/// The tables of connection times and percentiles.
+/// Formats the tables of connection times and percentiles.
 fn times(outcome: &Outcome) -> String {
     let tally = &outcome.measured.tally;
     let ms = |ns: f64| ns / 1e6;

@@ -17,7 +17,7 @@ const LATE_NS_MAX: u64 = 1_000_000;
 /// Minimum time in seconds without a response that is reported as a stall.
 const STALL_S_MIN: f64 = 0.1;
 
-/// The warnings about a run, each as one sentence.
+/// Returns the warnings about a run, each as one sentence.
 #[must_use]
 pub fn warnings(outcome: &Outcome) -> Vec<String> {
     warnings_up_to(outcome, 99.99)
@@ -117,7 +117,8 @@ pub fn scope(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns the longest time in seconds without any response, at the resolution of the points.
+/// Returns the longest time in seconds without any response, at the resolution of the points; `None` below
+/// [`STALL_S_MIN`].
 fn stall(outcome: &Outcome) -> Option<f64> {
     let mut longest: f64 = 0.0;
     let mut length = 0.0;

@@ -2,7 +2,7 @@
 
 use crate::quantity;
 
-/// Width and height of a chart in its own units; the page scales it to about this size in pixels.
+/// Width and height of a chart in SVG user units; the page scales it to about this size in pixels.
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 200.0;
 const LEFT: f64 = 76.0;
@@ -12,7 +12,7 @@ const BOTTOM: f64 = 30.0;
 /// Horizontal space that a label of the lower axis needs at its size on a phone.
 const LABEL: f64 = 42.0;
 
-/// One line of a chart.
+/// Line of a chart.
 pub struct Series {
     /// Name shown in the legend.
     pub name: String,
@@ -20,7 +20,7 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The scale of an axis and its labels.
+/// Scale of an axis and its labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
     /// Linear, from zero.
@@ -96,7 +96,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     figure(title, &legend, &svg(title, WIDTH, HEIGHT, &body), "")
 }
 
-/// One bar of a chart.
+/// Bar of a chart.
 pub struct Bar {
     /// Label of the bar.
     pub name: String,

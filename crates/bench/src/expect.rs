@@ -4,7 +4,7 @@ use crate::figure::{Figure, Unit};
 use crate::outcome::Outcome;
 use crate::quantity;
 
-/// One expectation.
+/// Condition that a figure of the run must meet.
 #[derive(Debug)]
 pub struct Expectation {
     text: String,

@@ -3,7 +3,7 @@
 use crate::outcome::Outcome;
 use crate::quantity;
 
-/// The unit of a figure.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Requests per second.
@@ -29,7 +29,7 @@ pub enum Better {
     Less,
 }
 
-/// One figure of a run.
+/// Definition of a figure.
 #[derive(Debug)]
 pub struct Figure {
     /// Short name, as in `--expect`.

@@ -41,12 +41,12 @@ pub struct BenchJob {
     pub keep: Keep,
 }
 
-/// The other side of a comparison.
+/// Other side of a comparison.
 #[derive(Debug)]
 pub enum Versus {
     /// A running server.
     Subject(Box<LoadSubject>),
-    /// A shell command that starts a server; `{port}` in it stands for a free port.
+    /// Shell command that starts a server; `{port}` in it is replaced by a free port.
     Command(String),
 }
 

@@ -36,7 +36,7 @@ pub(crate) trait Connection {
     fn forget(&mut self);
 }
 
-/// The requests of one connection.
+/// Protocol-independent state of a load connection.
 pub(crate) struct ConnectionJobs {
     pub(crate) world: Rc<World>,
     origin: usize,

@@ -19,17 +19,17 @@ use crate::world::{RequestJob, SCRATCH_BYTES, World};
 /// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;
 
-/// A request that has been sent, or is being sent.
+/// Request that has been sent or is being sent.
 struct SentRequest {
     job: RequestJob,
     sent_ns: u64,
 }
 
-/// The result of reading.
+/// Result of reading.
 enum ReadResult {
     /// At least one response is complete.
     Whole,
-    /// There are no more bytes.
+    /// All available bytes have been read.
     Blocked,
     /// More bytes are available, but other connections should get their turn.
     Busy,
@@ -37,11 +37,11 @@ enum ReadResult {
     Ended,
 }
 
-/// One HTTP/1 connection after another.
+/// Sequence of HTTP/1 load connections.
 pub(crate) struct LoadConnection {
     jobs: ConnectionJobs,
     machine: ClientMachine,
-    /// No byte of the next response has been parsed yet.
+    /// Whether no byte of the next response has been parsed yet.
     at_start: bool,
     /// Bytes of an incomplete response head.
     held: Vec<u8>,
@@ -317,7 +317,7 @@ impl Connection for LoadConnection {
         self.content_bytes
     }
 
-    /// The connection has ended: requests without a response are sent again on the next one.
+    /// Handles the end of the connection: requests without a response are sent again on the next one.
     fn forget(&mut self) {
         self.machine.next();
         self.at_start = true;

@@ -1,4 +1,4 @@
-//! The progress of a run, redrawn in place in a terminal.
+//! Progress display of a run, redrawn in place in a terminal.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

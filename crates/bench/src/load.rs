@@ -53,7 +53,7 @@ impl Point {
     }
 }
 
-/// The state of a run, sent to an observer a few times a second and at each point.
+/// State of a run, sent to an observer a few times per second and at each point.
 pub struct Progress<'a> {
     /// Seconds since the measured part began; negative during the warm-up.
     pub elapsed_s: f64,
@@ -78,12 +78,12 @@ pub trait Observer {
 /// Ignores all calls.
 impl Observer for () {}
 
-/// The results of a run on the client's side.
+/// Results of a run on the client's side.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The length of the measured part, in seconds.
+    /// Duration of the measured part in seconds.
     pub seconds: f64,
-    /// The sums over the measured part.
+    /// Counters of the measured part.
     pub tally: Tally,
     /// Responses within [`Measured::seconds`]: all of them in a closed loop; the last ones of an open loop
     /// arrive later.
@@ -94,7 +94,7 @@ pub struct Measured {
     pub facts: Facts,
     /// CPU time of the generator during the measured part, in seconds.
     pub generator_cpu_s: f64,
-    /// Share of its time that the busiest engine thread was not idle, 0 to 1.
+    /// Share of its time that the busiest engine thread spent working, 0 to 1.
     pub busiest_thread: f64,
     /// Whether the run was stopped early.
     pub interrupted: bool,
@@ -188,7 +188,7 @@ struct Gathering {
     measured: Measured,
     /// Slices that not every thread has reported yet: by number, the count of reports and the sum so far.
     open: BTreeMap<u64, (usize, Slice)>,
-    /// For each thread that sends no more requests, the number of its last slice; `None` if it reported no slice.
+    /// Number of the last slice of each thread that sends no more requests; `None` if it reported no slice.
     over: Vec<Option<u64>>,
     ended: usize,
     /// CPU time of this process when the measured part began, and whether it has begun.

@@ -211,8 +211,8 @@ impl Plan {
         let shares: Vec<usize> = (0..self.origins.len()).map(|origin| self.walk_to(origin).len()).collect();
         let mut counts: Vec<usize> =
             shares.iter().map(|share| (self.connections * share / self.walk.len()).max(1)).collect();
-        // Correct rounding errors: add to the origins with the most requests per connection, or remove the
-        // excess.
+        // Correct rounding errors: add to the origins with the most requests per connection, or remove from
+        // those with the most connections.
         while counts.iter().sum::<usize>() < self.connections {
             let most = most(&counts, &shares);
             counts[most] += 1;

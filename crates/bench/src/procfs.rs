@@ -27,7 +27,7 @@ impl Cpu {
     }
 }
 
-/// A reading of the CPU time and context switches of processes.
+/// Reading of the CPU time and context switches of processes.
 #[derive(Clone, Debug, Default)]
 pub struct Reading(HashMap<u32, Used>);
 
@@ -61,8 +61,8 @@ impl Reading {
                 sum.switches_involuntary += involuntary.saturating_sub(involuntary_before);
             }
             let ticks_ns = used.ticks_ns.saturating_sub(before.ticks_ns);
-            // User and system time are each rounded down: if the difference is more than two ticks, a thread has ended
-            // in between.
+            // User and system time are each rounded down: if the difference is more than two ticks, a thread
+            // has ended in between.
             let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
             // The kernel adds the whole lifetime usage of an ended child, so subtract the usage up to the
@@ -111,7 +111,7 @@ pub struct ProcessMemory {
     pub private_dirty: u64,
 }
 
-/// The fields of `/proc/PID/stat` that matter here; times in clock ticks.
+/// Relevant fields of `/proc/PID/stat`; times in clock ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stat {
     name: String,
@@ -466,7 +466,8 @@ mod tests {
             ..Used::default()
         };
         let reading = |used: Used| Reading(HashMap::from([(1, used)]));
-        // A thread has ended before the first reading: the ticks are ahead of the remaining clocks in both readings.
+        // A thread has ended before the first reading: in both readings the ticks exceed the remaining
+        // clocks.
         let before = reading(used(&[(7, ms(3))], 500));
         assert_eq!(reading(used(&[(7, ms(9) + 5)], 500)).since(&before).total_ns, ms(6) + 5);
         // A thread ends between the readings: only the ticks show its usage.

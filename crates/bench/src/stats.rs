@@ -72,7 +72,8 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     Some(Ratio { ratio: middle.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// Fewest pairs for the signed-rank interval: with fewer, it covers nearly all of the range, and the mean is used.
+/// Minimum number of pairs for the signed-rank interval: with fewer, it covers nearly the whole range, and
+/// the mean is used.
 const RANKED_MIN: usize = 12;
 
 /// Returns the number of sorted pairwise means that lie outside the interval of [`CONFIDENCE`] on each side.
@@ -121,7 +122,7 @@ pub fn ratio_of_sets(a: &[f64], b: &[f64]) -> Option<Ratio> {
 /// Two-sided quantile of the normal distribution for [`CONFIDENCE`], in standard deviations.
 const NORMAL: f64 = 2.576;
 
-/// The mean and its standard error.
+/// Returns the mean and its standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -47,7 +47,7 @@ enum StreamReads {
     Closed,
 }
 
-/// One HTTP/2 connection after another.
+/// Sequence of HTTP/2 load connections.
 pub(crate) struct MultiplexedConnection {
     jobs: ConnectionJobs,
     machine: Machine,

@@ -1,4 +1,4 @@
-//! The counters of a run: latencies, statuses, errors.
+//! Counters of a run: latencies, statuses, errors.
 
 use hdrhistogram::Histogram;
 use net::TlsAgreement;
@@ -83,11 +83,11 @@ impl Times {
 /// Kinds of request failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No connection could be made.
+    /// The connection could not be made.
     Connect,
     /// The TLS handshake failed.
     Tls,
-    /// No complete response before the timeout.
+    /// The response was not complete before the timeout.
     Timeout,
     /// The server closed the connection before the response was complete.
     Closed,

@@ -1,4 +1,4 @@
-//! An outcome as text for people.
+//! Human-readable text output of an outcome.
 
 use crate::advice;
 use crate::figure::Figure;

@@ -41,10 +41,11 @@ pub(crate) struct Schedule {
 pub(crate) enum ThreadReport {
     /// Figures of a time slice. The first slices may belong to the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
-    /// No more requests are started. `from_ns` is the start of the last counted slice; 0 if there was none.
+    /// The thread starts no more requests. `from_ns` is the start of the last counted slice; 0 if there was
+    /// none.
     Over { from_ns: u64 },
     /// The thread has ended. `rest` has the responses of an open loop after the end; `cpu_ns` and `wall_ns`
-    /// cover the time from the begin of the measured part to the end.
+    /// cover the time from the beginning of the measured part to the end.
     End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
     /// The thread failed.
     Broken(String),

@@ -89,9 +89,9 @@ pub(crate) struct World {
     /// Requests that may still be started.
     quota: Cell<u64>,
     over: Cell<bool>,
-    /// Requests in progress.
+    /// Number of requests in progress.
     in_flight: Cell<usize>,
-    /// Open loop: requests that are due and wait for a connection.
+    /// Open loop: due requests that wait for a connection.
     queue: RefCell<VecDeque<RequestJob>>,
     /// Open loop: connections that wait for a request.
     idle: RefCell<Vec<Rc<Bell>>>,

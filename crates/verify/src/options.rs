@@ -12,7 +12,7 @@ pub struct Options {
     pub old: PathBuf,
     /// Maximum number of requests.
     pub requests_max: usize,
-    /// Whether mainly paths are requested, to verify many configurations in a short time.
+    /// Whether to request many paths with few variations, to verify many configurations in a short time.
     pub paths_alone: bool,
     /// Maximum time for all requests together.
     pub time_max: Duration,

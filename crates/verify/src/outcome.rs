@@ -7,7 +7,7 @@ use import::scratch::{Aspect, RequestContent, SourcePlace, VerifyRequest};
 /// A difference between the servers.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// The request.
+    /// Request that was answered differently.
     pub request: VerifyRequest,
     /// Part of the response or upstream request that differs.
     pub aspect: Aspect,

@@ -27,7 +27,7 @@ pub(crate) struct Progress {
     pub(crate) ends: RefCell<Ends>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) connections: Cell<u64>,
-    /// Connections that are still running.
+    /// Attackers that are still running.
     pub(crate) attackers: Cell<usize>,
 }
 

@@ -2,7 +2,7 @@
 //! purpose.
 
 /// Frame types (RFC 9113 section 6, RFC 9218 section 7.1).
-#[allow(missing_docs)] // each is its name there
+#[allow(missing_docs)] // the names are those of the RFCs
 pub mod kind {
     pub const DATA: u8 = 0x0;
     pub const HEADERS: u8 = 0x1;

@@ -1,4 +1,4 @@
-//! The file that describes an experiment (TOML).
+//! Parser for the TOML file that describes an experiment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use toml_edit::{Item, TableLike, Value};
 
 use crate::figure::Figure;
 
-/// An experiment.
+/// Description of an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lab {
     /// Title of the experiment.
@@ -82,12 +82,12 @@ pub const BESIDE: [(&str, &str); 4] = [
 /// Settings by name, as text.
 pub type LabSettings = BTreeMap<String, String>;
 
-/// A process that the lab starts.
+/// Process that the lab starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabProcess {
     /// Name, by which other processes refer to the port and socket.
     pub name: String,
-    /// Shell command that starts the process in the experiment's folder.
+    /// Shell command that starts the process, run in the folder of the process.
     pub run: String,
     /// Required programs or files, each with the package that contains it.
     pub needs: Vec<(String, String)>,
@@ -109,7 +109,7 @@ pub enum Ready {
     Socket,
 }
 
-/// A subject of the measurement.
+/// Subject of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabSubject {
     /// Process of the subject.

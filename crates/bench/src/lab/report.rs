@@ -34,7 +34,7 @@ const COMPARED: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
 
 /// Content of a report.
 pub struct Findings<'l> {
-    /// The experiment.
+    /// Experiment that was run.
     pub lab: &'l Lab,
     /// Cells that could be measured.
     pub cells: Vec<Cell>,

@@ -1,6 +1,6 @@
 //! Tests of the load generator with servers of known behaviour.
 
-#![allow(clippy::unwrap_used)] // tests all of it
+#![allow(clippy::unwrap_used)] // only tests
 
 mod common;
 mod known;

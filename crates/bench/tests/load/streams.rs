@@ -26,7 +26,7 @@ enum Reaction {
     Leave,
     /// Closes the connection immediately.
     Close,
-    /// No response.
+    /// Sends nothing.
     Silence,
 }
 

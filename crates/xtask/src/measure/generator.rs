@@ -24,7 +24,7 @@ const TIME_MS_MAX: u64 = 120_000;
 const CPU_AIM: f64 = 1.0;
 const RATE_AIM: f64 = 1.0;
 
-/// A load generator.
+/// Load generator to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
     Komainu,

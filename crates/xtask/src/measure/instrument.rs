@@ -39,7 +39,7 @@ const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_p
 /// programs on the machine and are therefore only reported.
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
-/// A server with known figures.
+/// Server of known behaviour.
 struct KnownServer {
     address: SocketAddr,
     tree: ProcessTree,

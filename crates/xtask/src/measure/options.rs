@@ -1,4 +1,4 @@
-//! Options of a comparison.
+//! Options of the benchmark commands.
 
 use std::path::PathBuf;
 

@@ -10,7 +10,7 @@ const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// A document that is generated from the code.
+/// Document that is generated from the code.
 pub(crate) struct Generated {
     pub(crate) file: &'static str,
     pub(crate) text: fn() -> String,

@@ -1,7 +1,7 @@
 //! Lexer for Rust files as the rules need it: code without comments and literals, tokens, and the lines that
 //! belong to tests.
 
-/// A parsed source file.
+/// Lexed source file.
 pub(crate) struct SourceFile {
     /// Text with comments and the contents of literals blanked; all lines keep their positions and lengths.
     code: String,
