@@ -3,7 +3,8 @@
 use crate::outcome::Outcome;
 use crate::tally::{ErrorKind, Times};
 
-/// The outcome as `ab` would print it. With `any_length` responses of other lengths than the first have not failed (`ab -l`).
+/// Formats the outcome as `ab` prints it. With `any_length`, a response whose length differs from the first
+/// one's does not count as failed (`ab -l`).
 #[must_use]
 pub fn report(outcome: &Outcome, any_length: bool) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
@@ -53,7 +54,7 @@ pub fn report(outcome: &Outcome, any_length: bool) -> String {
     text
 }
 
-/// The percentiles as `ab -e` writes them.
+/// Formats the percentiles as `ab -e` writes them.
 #[must_use]
 pub fn percentiles(outcome: &Outcome) -> String {
     let latency = &outcome.measured.tally.latency;
@@ -75,7 +76,7 @@ fn host_and_port(authority: &str) -> (String, String) {
     }
 }
 
-/// The tables of connection times and percentiles.
+/// Formats the tables of connection times and percentiles.
 fn times(outcome: &Outcome) -> String {
     let tally = &outcome.measured.tally;
     let ms = |ns: f64| ns / 1e6;

@@ -4,25 +4,26 @@ use crate::outcome::Outcome;
 use crate::quantity;
 use crate::tally::ErrorKind;
 
-/// An engine thread that is busy for more than this share of the time may limit the rate.
+/// Share of the time above which a busy engine thread may limit the rate.
 const BUSY_MAX: f64 = 0.95;
-/// If other programs use more than this share of the machine's CPU time, the figures may be wrong.
+/// Share of the machine's CPU time used by other programs above which the figures may be wrong.
 const NOISE_MAX: f64 = 0.05;
-/// Fewest values that must lie beyond a percentile for it to be reliable.
+/// Minimum number of values beyond a percentile for it to be reliable.
 const BEYOND_MIN: f64 = 10.0;
-/// If an open loop sends more than one request in a hundred later than this, the run warns.
+/// Delay in nanoseconds above which an open-loop request counts as late; more than 1 % of late requests
+/// causes a warning.
 const LATE_NS_MAX: u64 = 1_000_000;
 
-/// A shorter time without a response is not reported as a stall.
+/// Minimum time in seconds without a response that is reported as a stall.
 const STALL_S_MIN: f64 = 0.1;
 
-/// The warnings about a run, each as one sentence.
+/// Returns the warnings about a run, each as one sentence.
 #[must_use]
 pub fn warnings(outcome: &Outcome) -> Vec<String> {
     warnings_up_to(outcome, 99.99)
 }
 
-/// The same for a report that shows no percentile beyond this one.
+/// Returns the warnings for a report that shows no percentile above `percentile_max`.
 #[must_use]
 pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
     let mut reported = Vec::new();
@@ -80,7 +81,7 @@ pub fn warnings_up_to(outcome: &Outcome, percentile_max: f64) -> Vec<String> {
     reported
 }
 
-/// The first percentile shown that has too few values beyond it.
+/// Returns the lowest displayed percentile that has fewer than [`BEYOND_MIN`] values beyond it.
 fn too_far(count: u64) -> Option<f64> {
     let beyond = |percent: f64| count as f64 * (100.0 - percent) / 100.0;
     [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99]
@@ -88,7 +89,7 @@ fn too_far(count: u64) -> Option<f64> {
         .find(|&percent| beyond(percent) < BEYOND_MIN - 1e-6)
 }
 
-/// What this kind of load can and cannot show, as one sentence.
+/// Describes in one sentence what this kind of load can and cannot show.
 #[must_use]
 pub fn scope(outcome: &Outcome) -> String {
     if outcome.setup.is_open {
@@ -116,7 +117,8 @@ pub fn scope(outcome: &Outcome) -> String {
     text
 }
 
-/// The longest time in seconds without any response, as far as it is visible in the points.
+/// Returns the longest time in seconds without any response, at the resolution of the points; `None` below
+/// [`STALL_S_MIN`].
 fn stall(outcome: &Outcome) -> Option<f64> {
     let mut longest: f64 = 0.0;
     let mut length = 0.0;

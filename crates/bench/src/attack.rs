@@ -1,4 +1,5 @@
-//! `komainu bench attack`: known attacks against a server of one's own, with an ordinary client beside each of them.
+//! `komainu bench attack`: known attacks against the user's own server, each with an ordinary client running
+//! beside it.
 
 pub mod wire;
 pub mod attacks;

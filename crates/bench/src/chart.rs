@@ -2,46 +2,46 @@
 
 use crate::quantity;
 
-/// Width and height of a chart in its own units; the page scales it to about this size in pixels.
+/// Width and height of a chart in SVG user units; the page scales it to about this size in pixels.
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 200.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 30.0;
-/// Room that a label of the lower axis needs, in the size that it has on a phone.
+/// Horizontal space that a label of the lower axis needs at its size on a phone.
 const LABEL: f64 = 42.0;
 
-/// One line of a chart.
+/// Line of a chart.
 pub struct Series {
-    /// Its name in the legend.
+    /// Name shown in the legend.
     pub name: String,
-    /// Its points, in ascending order of x.
+    /// Points in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The scale of an axis and its labels.
+/// Scale of an axis and its labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// From zero, evenly.
+    /// Linear, from zero.
     Linear,
-    /// From zero, evenly, in powers of two: for bytes.
+    /// Linear, from zero, with labels at powers of two: for bytes.
     Binary,
-    /// By powers of ten.
+    /// Logarithmic, base 10.
     Log,
-    /// Percentiles by their distance to 100 %: 90, 99 and 99.9 are evenly spaced.
+    /// Percentiles by their distance from 100 %: 90, 99 and 99.9 are evenly spaced.
     Nines,
 }
 
 /// An axis.
 pub struct Axis {
-    /// Its scale.
+    /// Scale of the axis.
     pub scale: Scale,
-    /// The label of a value.
+    /// Formats the label of a value.
     pub label: fn(f64) -> String,
 }
 
-/// A chart of lines; empty if there is nothing to draw.
+/// Draws a line chart; returns an empty string if there is nothing to draw.
 #[must_use]
 pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     let all = || series.iter().flat_map(|s| &s.points);
@@ -68,7 +68,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     let mut last = f64::NEG_INFINITY;
     for tick in ticks(across, x.scale) {
         let (at, _) = place(&(tick, up.0));
-        // The last one has no room on its right.
+        // The last label has less space on its right.
         let (anchor, room) = if at > WIDTH - RIGHT - 20.0 { ("end", LABEL * 1.5) } else { ("middle", LABEL) };
         if at - last < room {
             continue;
@@ -84,7 +84,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
         let path: Vec<String> =
             one.points.iter().map(&place).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !path.is_empty() {
-            // A line of no length shows a single point.
+            // A zero-length line shows a single point.
             body += &format!("<path class=\"line s{number}\" d=\"M{}h0\"/>", path.join("L"));
         }
     }
@@ -96,21 +96,22 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     figure(title, &legend, &svg(title, WIDTH, HEIGHT, &body), "")
 }
 
-/// One bar of a chart.
+/// Bar of a chart.
 pub struct Bar {
-    /// Its label.
+    /// Label of the bar.
     pub name: String,
-    /// Its length, and the range of what was measured.
+    /// Value that determines the length of the bar.
     pub value: f64,
-    /// Least and greatest.
+    /// Least and greatest measured value.
     pub range: (f64, f64),
-    /// The text at its end.
+    /// Text at the end of the bar.
     pub label: String,
-    /// Drawn in the first colour instead of the quiet one.
+    /// Whether the bar is drawn in the first colour instead of the muted one.
     pub ours: bool,
 }
 
-/// A chart of bars, one below the other: rows of the page, so that names keep their size on narrow screens.
+/// Draws a bar chart, one bar below the other. The bars are rows of the page, so that names keep their size
+/// on narrow screens.
 #[must_use]
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
@@ -148,7 +149,7 @@ fn figure(title: &str, legend: &str, svg: &str, class: &str) -> String {
     )
 }
 
-/// Text inside HTML or SVG.
+/// Escapes text for HTML or SVG.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -169,7 +170,7 @@ fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
     })
 }
 
-/// The position of a value on its axis, 0 to 1.
+/// Returns the position of a value on its axis, 0 to 1.
 fn share(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
     let place = |value: f64| match scale {
         Scale::Linear | Scale::Binary => value,
@@ -207,7 +208,7 @@ fn ticks((low, high): (f64, f64), scale: Scale) -> Vec<f64> {
     }
 }
 
-/// A number on an axis.
+/// Formats a number for an axis label.
 #[must_use]
 pub fn short_number(value: f64) -> String {
     match value.abs() {
@@ -217,7 +218,7 @@ pub fn short_number(value: f64) -> String {
     }
 }
 
-/// Microseconds on an axis.
+/// Formats microseconds for an axis label.
 #[must_use]
 pub fn short_time(us: f64) -> String {
     match us {
@@ -227,7 +228,7 @@ pub fn short_time(us: f64) -> String {
     }
 }
 
-/// Bytes on an axis.
+/// Formats bytes for an axis label.
 #[must_use]
 pub fn short_bytes(bytes: f64) -> String {
     quantity::bytes(bytes)
@@ -271,7 +272,7 @@ mod tests {
                 && chart.contains("class=\"line s0\"")
         );
         assert_eq!(lines("x", &[], &TIME, &TIME), "");
-        // Labels that would touch are left out: of nine powers of ten no more than these have room.
+        // Labels that would overlap are left out: at most eight of nine powers of ten fit.
         let wide = [Series { name: "w".into(), points: vec![(1.0, 1.0), (1e8, 2.0)] }];
         let axis = Axis { scale: Scale::Log, label: short_number };
         assert!((4..=8).contains(&lines("W", &wide, &axis, &TIME).matches("text-anchor=\"middle\"").count()));

@@ -1,6 +1,7 @@
-//! Child processes that never outlive this one: not on an error, not on a panic, not on Ctrl-C.
+//! Child processes that are killed when this process ends, including on an error, a panic or Ctrl-C.
 //!
-//! The first Ctrl-C ends the measurement with its figures so far ([`stop`]); the second one ends the program at once.
+//! The first Ctrl-C ends the measurement with the figures so far ([`stop`]); the second one ends the program
+//! at once.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +15,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const STOP_MS_MAX: u64 = 3_000;
-/// Signals so close to the first count as the same.
+/// Interval after the first signal in which further signals count as the same one.
 const TWICE: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What must be removed at the end: process groups and temporary folders.
+/// Process groups and temporary folders that must be removed at exit.
 struct Cleanup {
     groups: Vec<Pid>,
     folders: Vec<PathBuf>,
@@ -28,14 +29,15 @@ static LITTER: Mutex<Cleanup> = Mutex::new(Cleanup { groups: Vec::new(), folders
 static WATCH: Once = Once::new();
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Set by the first signal that asks this process to end. The first call installs the signal handling.
+/// Flag that is set by the first signal that asks this process to end. The first call installs the signal
+/// handler.
 pub fn stop() -> &'static AtomicBool {
     watch_signals();
     &STOP
 }
 
 fn litter() -> std::sync::MutexGuard<'static, Cleanup> {
-    // A panic elsewhere is when this list matters most.
+    // The list is needed most after a panic elsewhere, so poisoning is ignored.
     LITTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -48,7 +50,8 @@ fn watch_signals() {
             if signals.next().is_some() {
                 STOP.store(true, Ordering::Relaxed);
             }
-            // Some senders reach a process twice at once, by its number and by its group: that is one request.
+            // Some senders signal a process twice, by its process ID and by its group: that counts as one
+            // request.
             let first = Instant::now();
             let Some(signal) = signals.find(|_| first.elapsed() > TWICE) else { return };
             let litter = litter();
@@ -63,7 +66,7 @@ fn watch_signals() {
     });
 }
 
-/// A process with all its descendants, in a process group of their own; dropping it ends them all.
+/// A process and all its descendants, in a process group of their own; dropping it kills them all.
 pub struct ProcessTree {
     child: Child,
     group: Pid,
@@ -71,10 +74,10 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// Starts `command` with its output, both streams, in the file `log`.
+    /// Starts `command` with stdout and stderr redirected to the file `log`.
     ///
     /// # Errors
-    /// The program cannot be started, or the file cannot be made.
+    /// Fails if the program cannot be started or the file cannot be created.
     pub fn start(command: &mut Command, log: &Path) -> io::Result<ProcessTree> {
         use std::os::unix::process::CommandExt;
         watch_signals();
@@ -88,24 +91,25 @@ impl ProcessTree {
         Ok(ProcessTree { child, group, log: log.to_path_buf() })
     }
 
-    /// The first process of the tree.
+    /// Returns the process ID of the first process of the tree.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output so far.
+    /// Returns the output so far.
     #[must_use]
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Whether its first process still runs.
+    /// Whether the first process is still running.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Calls `ready` again and again until it returns a value, the process ends, or `ms_max` milliseconds have passed.
+    /// Calls `ready` repeatedly until it returns a value, the process ends, or `ms_max` milliseconds have
+    /// passed.
     pub fn wait_until<T>(
         &mut self,
         ms_max: u64,
@@ -137,14 +141,15 @@ impl Drop for ProcessTree {
     }
 }
 
-/// A folder in the system's temporary one that is removed with this value, or with the process.
+/// Temporary folder that is removed when this value is dropped or the process ends.
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
-    /// A new one. Servers that give up root must be able to read it, so it is open to all for reading.
+    /// Creates a temporary folder. It is readable by everyone, because servers that give up root must be able
+    /// to read it.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Fails if the folder cannot be created.
     pub fn new(name: &str) -> io::Result<TempFolder> {
         use std::os::unix::fs::PermissionsExt;
         watch_signals();
@@ -155,14 +160,14 @@ impl TempFolder {
         Ok(TempFolder(folder))
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-/// Makes a new folder. One that exists is refused, because it may belong to anybody or be a link.
+/// Creates a folder. An existing one is refused, because it may belong to another user or be a symbolic link.
 fn made(name: &str) -> io::Result<PathBuf> {
     const TRIES_MAX: u32 = 1_000;
     let mut tries = 0;
@@ -192,7 +197,7 @@ mod tests {
     fn a_dropped_tree_takes_its_grandchildren_along_even_on_a_panic() {
         let scratch = TempFolder::new("children-test").expect("a scratch folder");
         let log = scratch.path().join("log");
-        // The grandchild ignores the polite signal; the group's SIGKILL is what must reach it.
+        // The grandchild ignores SIGTERM; only the SIGKILL to the group can end it.
         let script = "(trap '' TERM; echo started; while :; do sleep 1; done) & wait";
         let mut tree = ProcessTree::start(Command::new("sh").args(["-c", script]), &log).expect("a shell");
         let group = tree.group;

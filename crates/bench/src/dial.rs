@@ -1,4 +1,4 @@
-//! Making connections to the plan's origins.
+//! Connects to the plan's origins.
 
 use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
@@ -9,15 +9,15 @@ use crate::moment::now_ns;
 use crate::plan::{LoadTarget, Plan};
 use crate::tally::ErrorKind;
 
-/// How long it took to make a connection.
+/// Durations of the steps of making a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectTimes {
     pub(crate) connect_ns: u64,
-    /// The TLS handshake, if there was one, and what it came to.
+    /// Duration of the TLS handshake in nanoseconds and its negotiated parameters; `None` without TLS.
     pub(crate) tls: Option<(u64, TlsAgreement)>,
 }
 
-/// A connection to `origin`.
+/// Connects to `origin`.
 pub(crate) async fn link(
     core: &Core,
     origin: &LoadTarget,
@@ -45,7 +45,7 @@ pub(crate) async fn link(
     Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls }))
 }
 
-/// Why the connection failed, and what may help.
+/// Explains why the connection failed and suggests a remedy.
 fn refused(error: &std::io::Error) -> String {
     let words = plain_words(&error.to_string());
     match Errno::from_io_error(error) {
@@ -66,7 +66,7 @@ fn refused(error: &std::io::Error) -> String {
     }
 }
 
-/// The system's message without the number of the error.
+/// Returns the system's error message without the error number.
 fn plain(fault: &Fault) -> String {
     plain_words(&fault.to_string())
 }
@@ -77,7 +77,7 @@ fn plain_words(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
 }
 
-/// What is wrong with a certificate, and the options that may help.
+/// Appends the options that may help to a message about an invalid certificate.
 fn with_remedy(words: String) -> String {
     if !words.contains("certificate") {
         return words;
@@ -88,7 +88,7 @@ fn with_remedy(words: String) -> String {
 /// Connects once to each origin, so that an error that affects all connections is reported at once.
 ///
 /// # Errors
-/// The first origin that cannot be reached, and why.
+/// Returns the error of the first origin that cannot be reached.
 pub(crate) fn probe(plan: &Plan) -> Result<(), String> {
     let core = Core::for_client(1).map_err(|error| error.to_string())?;
     let (inner, origins) = (core.clone(), plan.origins.clone());

@@ -4,7 +4,7 @@ use crate::figure::{Figure, Unit};
 use crate::outcome::Outcome;
 use crate::quantity;
 
-/// One expectation.
+/// Condition that a figure of the run must meet.
 #[derive(Debug)]
 pub struct Expectation {
     text: String,
@@ -23,10 +23,11 @@ enum Relation {
 }
 
 impl Expectation {
-    /// Reads `FIGURE < VALUE`; also `<=`, `=`, `>=`, `>`. Times have a unit, memory is in bytes or `MiB`, shares in `%`.
+    /// Parses `FIGURE < VALUE`; also `<=`, `=`, `>=`, `>`. Times need a unit, memory is in bytes or `MiB`,
+    /// shares in `%`.
     ///
     /// # Errors
-    /// What is invalid, and what is allowed.
+    /// The message states what is invalid and what is allowed.
     pub fn parse(text: &str) -> Result<Expectation, String> {
         let operators = [
             ("<=", Relation::AtMost),
@@ -48,10 +49,10 @@ impl Expectation {
         Ok(Expectation { text: text.trim().to_string(), figure, order, value })
     }
 
-    /// Checks whether it is met.
+    /// Checks whether the outcome meets the expectation.
     ///
     /// # Errors
-    /// The expectation and the value.
+    /// If it does not, the message states the expectation and the measured value.
     pub fn check(&self, outcome: &Outcome) -> Result<(), String> {
         let Some(found) = self.figure.of(outcome) else {
             return Err(format!("expected {}, but it was not measured", self.text));
@@ -72,7 +73,8 @@ impl Expectation {
 
 fn number(unit: Unit, text: &str) -> Result<f64, String> {
     match unit {
-        // A bare number would be in seconds: if milliseconds were meant, the expectation would never fail.
+        // A number without a unit would mean seconds: if milliseconds were intended, the expectation would
+        // never fail.
         Unit::Us if text.ends_with(|c: char| c.is_ascii_digit()) => {
             Err(format!("{text:?} has no unit: write {text}ms"))
         }

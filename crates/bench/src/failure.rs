@@ -1,10 +1,10 @@
-//! Why a connection ended early.
+//! Reasons why a connection ended early.
 
 use net::Fault;
 
 use crate::tally::ErrorKind;
 
-/// Why a connection ended early, and with it the requests in progress on it.
+/// Reason why a connection ended early, and with it the requests in progress on it.
 #[derive(Debug)]
 pub(crate) struct RequestFailure {
     pub(crate) kind: ErrorKind,

@@ -1,58 +1,58 @@
-//! The figures of a run: one list, from which tables, files, comparisons and expectations are made.
+//! The figures of a run: one list, from which tables, files, comparisons and expectations are generated.
 
 use crate::outcome::Outcome;
 use crate::quantity;
 
-/// The unit of a figure.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Requests a second.
+    /// Requests per second.
     Rate,
-    /// Bytes a second.
+    /// Bytes per second.
     BytesRate,
     /// Microseconds.
     Us,
     /// Bytes.
     Bytes,
-    /// A number of things.
+    /// A plain count.
     Count,
     /// A share, 0 to 1.
     Share,
 }
 
-/// Which way is better.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// More is better.
+    /// Higher is better.
     More,
-    /// Less is better.
+    /// Lower is better.
     Less,
 }
 
-/// One figure of a run.
+/// Definition of a figure.
 #[derive(Debug)]
 pub struct Figure {
-    /// Its short name, as in `--expect`.
+    /// Short name, as in `--expect`.
     pub name: &'static str,
-    /// Its name in JSON and CSV, with the unit.
+    /// Name in JSON and CSV, with the unit.
     pub key: &'static str,
-    /// Its name for people.
+    /// Display name.
     pub title: &'static str,
-    /// Its unit.
+    /// Unit of the value.
     pub unit: Unit,
-    /// Which way is better.
+    /// Direction in which the figure improves.
     pub better: Better,
     of: fn(&Outcome) -> Option<f64>,
 }
 
 impl Figure {
-    /// Its value in that outcome, if it was measured.
+    /// Returns the value in an outcome, if it was measured.
     #[must_use]
     pub fn of(&self, outcome: &Outcome) -> Option<f64> {
         (self.of)(outcome)
     }
 
-    /// Formats a value of it.
+    /// Formats a value of this figure.
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         match self.unit {
@@ -65,7 +65,7 @@ impl Figure {
         }
     }
 
-    /// The figure of that short name or key.
+    /// Finds a figure by its short name or key.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Figure> {
         ALL.iter().find(|figure| figure.name == name || figure.key == name)
@@ -78,7 +78,7 @@ macro_rules! figures {
     };
 }
 
-/// All of them, in the order in which they are shown.
+/// All figures, in display order.
 pub const ALL: &[Figure] = figures![
     ("rate", "requests_per_s", "requests/s", Rate, More, |o| Some(o.measured.rate())),
     ("bytes", "bytes_per_s", "received", BytesRate, More, |o| Some(
@@ -151,7 +151,7 @@ fn percentile(outcome: &Outcome, percent: f64) -> Option<f64> {
     (latency.count() > 0).then(|| latency.percentile(percent) as f64 / 1e3)
 }
 
-/// Memory of the whole tree after the run.
+/// Returns the memory of the whole process tree after the run.
 fn memory(outcome: &Outcome, of: fn(&crate::procfs::ProcessMemory) -> u64) -> Option<f64> {
     let after = &outcome.server.as_ref()?.after;
     (!after.is_empty()).then(|| after.iter().map(of).sum::<u64>() as f64)

@@ -1,13 +1,13 @@
-//! TLS handshakes, counted by what both sides agreed on.
+//! TLS handshakes, counted by the negotiated parameters.
 
 use net::TlsAgreement;
 
-/// How many handshakes ended with which agreement.
+/// Number of handshakes for each set of negotiated parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshakes(Vec<(TlsAgreement, u64)>);
 
 impl Handshakes {
-    /// Counts `count` of them.
+    /// Adds `count` handshakes with these parameters.
     pub fn count(&mut self, agreed: TlsAgreement, count: u64) {
         match self.0.iter_mut().find(|(known, _)| *known == agreed) {
             Some((_, sum)) => *sum += count,
@@ -15,24 +15,24 @@ impl Handshakes {
         }
     }
 
-    /// Takes in all of `other`.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Handshakes) {
         other.0.iter().for_each(|&(agreed, count)| self.count(agreed, count));
     }
 
-    /// All of them.
+    /// Returns the total number of handshakes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.sum(|_| true)
     }
 
-    /// Those that continued with the keys of an earlier connection.
+    /// Returns the number of resumed handshakes.
     #[must_use]
     pub fn resumed(&self) -> u64 {
         self.sum(|agreed| agreed.resumed)
     }
 
-    /// Those in which the server asked for another key share (HelloRetryRequest): one round trip more.
+    /// Returns the number of handshakes with a HelloRetryRequest, which costs one additional round trip.
     #[must_use]
     pub fn retried(&self) -> u64 {
         self.sum(|agreed| agreed.retried)
@@ -42,7 +42,8 @@ impl Handshakes {
         self.0.iter().filter(|(agreed, _)| which(agreed)).map(|(_, count)| count).sum()
     }
 
-    /// Version, cipher and group (empty where there was none) with their counts, the most frequent first.
+    /// Returns version, cipher and key exchange group (empty if there was none) with their counts, the most
+    /// frequent first.
     #[must_use]
     pub fn kinds(&self) -> Vec<([&'static str; 3], u64)> {
         let mut kinds: Vec<([&'static str; 3], u64)> = Vec::new();
@@ -57,7 +58,7 @@ impl Handshakes {
         kinds
     }
 
-    /// All of it in one line: `2 full, 10 resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519`.
+    /// Formats the counts in one line: `2 full, 10 resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519`.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = |count: u64| crate::quantity::thousands(count as f64);

@@ -1,4 +1,4 @@
-//! An outcome as one self-contained page: light and dark, on screens and on paper.
+//! An outcome as one self-contained HTML page with light, dark and print styles.
 
 use crate::advice;
 use crate::chart::{self, Axis, Scale, Series, escape, short_bytes, short_number, short_time};
@@ -12,14 +12,14 @@ use crate::tally::Times;
 use crate::text;
 use crate::versus::Comparison;
 
-/// The gate of a shrine.
+/// Logo: the gate of a shrine.
 const MARK: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true\">\
     <path d=\"M2 5q14 3 28 0v4q-14 3-28 0zM5 13h22v3H5zM8 9h4v20H8zM20 9h4v20h-4z\"/></svg>";
 const STYLE: &str = include_str!("page.css");
-/// If there are more points than this, neighbours are merged for a chart.
+/// Maximum number of points in a chart; above this, neighbours are merged.
 const POINTS_MAX: usize = 240;
 
-/// A whole page around `body`.
+/// Builds a complete page around `body`.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
     format!(
@@ -30,7 +30,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// The page of one run.
+/// Builds the page of one run.
 #[must_use]
 pub fn report(outcome: &Outcome) -> String {
     page(
@@ -39,7 +39,7 @@ pub fn report(outcome: &Outcome) -> String {
     )
 }
 
-/// The page of two things compared, pair by pair.
+/// Builds the page of a comparison of two subjects, pair by pair.
 #[must_use]
 pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let title = format!("{} against {}", compared.names[0], compared.names[1]);
@@ -65,7 +65,7 @@ pub fn comparison(compared: &Comparison, pairs: &[(Outcome, Outcome)]) -> String
     page(&title, &body)
 }
 
-/// The figures that matter most, on either side, over the pairs.
+/// Charts the most important figures of both sides over the pairs.
 fn pair_by_pair(pairs: &[(Outcome, Outcome)]) -> String {
     let mut charts = String::new();
     let number = Axis { scale: Scale::Linear, label: short_number };
@@ -94,7 +94,7 @@ fn heading(outcome: &Outcome) -> String {
         + &format!("<p class=\"how\">{}</p>\n", escape(&outcome.setup.how))
 }
 
-/// The title of a page, with what was measured (HTML) below it.
+/// Builds the page header: the title, and below it what was measured (HTML).
 pub(crate) fn head(title: &str, measured: &str) -> String {
     format!(
         "<header>{MARK}<div><h1>{}</h1>\n<p class=\"address\">{measured}</p></div></header>\n",
@@ -162,7 +162,7 @@ fn over_time(outcome: &Outcome) -> String {
     let points = together(&outcome.measured.points);
     let of =
         |value: fn(&Point) -> f64| -> Vec<(f64, f64)> { points.iter().map(|p| (p.to_s, value(p))).collect() };
-    // Without a response there is no latency.
+    // A point without responses has no latency.
     let answered = |ns: fn(&Point) -> u64| -> Vec<(f64, f64)> {
         points.iter().filter(|p| p.max_ns > 0).map(|p| (p.to_s, ns(p) as f64 / 1e3)).collect()
     };
@@ -210,7 +210,7 @@ fn together(points: &[Point]) -> Vec<Point> {
     points.chunks(each).map(one).collect()
 }
 
-/// Latency by percentile, and the frequency of each latency.
+/// Charts the latency by percentile, and the frequency of each latency.
 fn distribution(sides: &[(&str, &Times)]) -> String {
     let (mut steps, mut often) = (Vec::new(), Vec::new());
     for (name, latency) in sides {
@@ -229,14 +229,14 @@ fn by_percentile(latency: &Times) -> Vec<(f64, f64)> {
     let mut below = 0u64;
     let step = |(ns, count): (u64, u64)| {
         below += count;
-        // The last one stands for half a request beyond it: there is no place for 100 % on this axis.
+        // The last bucket is placed half a request below 100 %, which this axis cannot show.
         (((below as f64 / total).min(1.0 - 0.5 / total) * 100.0), ns as f64 / 1e3)
     };
     latency.buckets().map(step).collect()
 }
 
 fn how_often(latency: &Times) -> Vec<(f64, f64)> {
-    // Buckets of a tenth of an octave, so that the shape is seen and not the histogram's own grain.
+    // Buckets of a tenth of an octave hide the resolution of the histogram.
     const PER_OCTAVE: f64 = 10.0;
     let total = latency.count().max(1) as f64;
     let mut often: Vec<(i64, u64)> = Vec::new();
@@ -244,7 +244,7 @@ fn how_often(latency: &Times) -> Vec<(f64, f64)> {
         let bucket = ((ns as f64 / 1e3).log2() * PER_OCTAVE).round() as i64;
         match often.last_mut() {
             Some((last, sum)) if *last == bucket => *sum += count,
-            // Buckets between two that are not adjacent are empty.
+            // Buckets between two non-adjacent ones are empty.
             last => {
                 let last = last.map_or(bucket - 2, |(last, _)| *last);
                 if last + 1 < bucket {
@@ -293,7 +293,7 @@ fn answers(outcome: &Outcome) -> TextTable {
     table
 }
 
-/// A table as HTML.
+/// Formats a table as HTML.
 #[must_use]
 pub fn table(table: &TextTable) -> String {
     if table.is_empty() {
@@ -305,7 +305,7 @@ pub fn table(table: &TextTable) -> String {
     };
     let (head, rows) = table.parts();
     let body: String = rows.iter().map(|cells| row(cells, "td")).collect();
-    // So many columns fit a page only in small print.
+    // Wider tables fit on a page only in a small font.
     const NARROW_COLUMNS_MAX: usize = 10;
     let class = if head.len() > NARROW_COLUMNS_MAX { " class=\"wide\"" } else { "" };
     format!("<div class=\"scroll\" tabindex=\"0\"><table{class}>\n{}{body}</table></div>\n", row(head, "th"))

@@ -19,67 +19,67 @@ use crate::session::{self, LoadSubject};
 use crate::versus::{self, Comparison};
 use crate::{ab, html, record, text};
 
-/// How long a server that is started for a comparison may take until it listens.
+/// Timeout in milliseconds for a server that is started for a comparison to listen.
 const READY_MS_MAX: u64 = 15_000;
 
 /// A run of `komainu bench`.
 #[derive(Debug)]
 pub struct BenchJob {
-    /// What is measured.
+    /// Load and server that are measured.
     pub subject: LoadSubject,
-    /// What it is compared with, in alternating runs.
+    /// Subject of the comparison, measured in alternating runs.
     pub versus: Option<Versus>,
-    /// Pairs of runs for a comparison; at least 2.
+    /// Pairs of runs in a comparison; at least 2.
     pub pairs: usize,
     /// Expectations of the run (in a comparison: of the last run of the first side).
     pub expectations: Vec<Expectation>,
-    /// How it is printed.
+    /// Output format.
     pub format: Format,
-    /// Show no progress.
+    /// Suppresses the progress display.
     pub quiet: bool,
-    /// The files to save it in.
+    /// Files that the results are saved in.
     pub keep: Keep,
 }
 
-/// The other side of a comparison.
+/// Other side of a comparison.
 #[derive(Debug)]
 pub enum Versus {
-    /// A server that runs.
+    /// A running server.
     Subject(Box<LoadSubject>),
-    /// A shell command that starts a server; `{port}` in it stands for a free port.
+    /// Shell command that starts a server; `{port}` in it is replaced by a free port.
     Command(String),
 }
 
-/// How an outcome is printed.
+/// Output format of an outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// In the format of `ab`.
+    /// The output format of `ab`.
     Ab {
-        /// A response of another length than the first has not failed.
+        /// Whether a response whose length differs from the first one's does not count as failed.
         any_length: bool,
     },
-    /// The same JSON as in the file.
+    /// JSON, identical to the file's.
     Json,
 }
 
-/// Files to save the outcome in.
+/// Files that the outcome is saved in.
 #[derive(Clone, Debug, Default)]
 pub struct Keep {
-    /// All figures, as JSON.
+    /// JSON file with all figures.
     pub json: Option<PathBuf>,
-    /// CSV: one line per run.
+    /// CSV file with one line per run.
     pub csv: Option<PathBuf>,
-    /// HTML.
+    /// HTML page.
     pub html: Option<PathBuf>,
-    /// The percentiles of the latency as CSV, as `ab -e` writes them; not of a comparison.
+    /// CSV file with the latency percentiles, as `ab -e` writes it; not available for comparisons.
     pub percentiles: Option<PathBuf>,
 }
 
 impl Keep {
-    /// Checks, before the measurement, that the files can be written.
+    /// Checks before the measurement that the files can be written.
     fn check(&self) -> Result<(), String> {
         for path in [&self.json, &self.csv, &self.html, &self.percentiles].into_iter().flatten() {
             let opened = fs::OpenOptions::new().create(true).append(true).open(path);
@@ -88,7 +88,7 @@ impl Keep {
         Ok(())
     }
 
-    /// Writes the files. The results have been printed by then, so a full disk loses only the files.
+    /// Writes the files. The results have been printed before, so a full disk loses only the files.
     fn write(&self, json: &Value, runs: &[(String, &Outcome)], page: &str) -> Result<(), String> {
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
             Some(path) => fs::write(path, text()).map_err(|error| cannot_write(path, &error)),
@@ -107,10 +107,10 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
 }
 
-/// Runs the whole job. True if all expectations are met.
+/// Runs the job. Returns true if all expectations are met.
 ///
 /// # Errors
-/// Why it could not be measured or saved.
+/// Returns why the load could not be measured or the results not saved.
 pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     job.keep.check()?;
     let met = match &job.versus {
@@ -120,7 +120,7 @@ pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     Ok(met)
 }
 
-/// Draws the progress on stderr, if that is a terminal and progress is wanted.
+/// Returns an observer that draws the progress on stderr, if that is a terminal and `quiet` is not set.
 pub(crate) fn live(quiet: bool, title: &str) -> Box<dyn Observer> {
     match !quiet && io::stderr().is_terminal() {
         true => Box::new(Live::new(io::stderr(), title, columns())),
@@ -134,7 +134,7 @@ fn columns() -> usize {
 
 fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader of the output has closed it.
+        // The reader of the output has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done.map_err(|error| format!("cannot print: {error}")),
     }
@@ -156,7 +156,7 @@ fn alone(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     Ok(judge(job, &outcome) && outcome.measured.tally.responses > 0)
 }
 
-/// Prints on stderr the expectations that are not met; true if all are met.
+/// Prints the expectations that are not met to stderr; returns true if all are met.
 fn judge(job: &BenchJob, outcome: &Outcome) -> bool {
     let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
@@ -201,13 +201,13 @@ fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool
     Ok(pairs.last().is_none_or(|(a, _)| judge(job, a)))
 }
 
-/// Prints the comparison, and each warning of its runs once.
+/// Formats the comparison, followed by each distinct warning of its runs.
 fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
     for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
         for warning in crate::advice::warnings_up_to(outcome, versus::PERCENTILE_MAX) {
-            // Warnings that differ only in their numbers are the same.
+            // Warnings that differ only in their numbers are shown once.
             let doubt = format!("{side}: {warning}");
             let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
             if doubts.iter().all(|known| letters(known) != letters(&doubt)) {
@@ -251,12 +251,12 @@ fn in_turns(
     Ok(pairs)
 }
 
-/// A free port.
+/// Returns a free TCP port on loopback.
 pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Starts the other server; returns it as a subject.
+/// Starts the other server and returns it as a subject.
 fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubject, ProcessTree), String> {
     let port = free_port().map_err(|error| error.to_string())?;
     if !command.contains("{port}") {
@@ -281,10 +281,11 @@ fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubjec
     Ok((subject, tree))
 }
 
-/// `komainu bench compare`: compares two saved results. True if no figure has become worse.
+/// Implements `komainu bench compare`: compares two saved results. Returns true if no figure has become
+/// worse.
 ///
 /// # Errors
-/// Which result cannot be read or compared.
+/// Names the result that cannot be read or compared.
 pub fn compare(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =

@@ -1,4 +1,5 @@
-//! What the load of one connection does whatever its protocol: connect, take requests, count responses, connect again.
+//! Load of one connection, independent of the protocol: connects, takes requests, counts responses and
+//! reconnects.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,51 +16,52 @@ use crate::quantity;
 use crate::tally::ErrorKind;
 use crate::world::{RequestJob, World};
 
-/// After a failed connection there is a wait of this length, twice as long after each further one, up to the maximum.
+/// Wait in milliseconds after a failed connection; doubled after each further failure, up to
+/// [`BACK_OFF_MS_MAX`].
 const BACK_OFF_MS: u64 = 5;
 const BACK_OFF_MS_MAX: u64 = 500;
 
-/// A protocol's side of it.
+/// Protocol-specific part of a load connection.
 pub(crate) trait Connection {
-    /// The common side.
+    /// Returns the protocol-independent part.
     fn jobs(&mut self) -> &mut ConnectionJobs;
 
-    /// Runs one connection from connect to close. True if no work is left.
+    /// Runs one connection from connect to close. Returns true if no work is left.
     async fn live(&mut self) -> Result<bool, RequestFailure>;
 
-    /// Content received of responses that are not whole.
+    /// Returns the bytes of content received of incomplete responses.
     fn content_bytes(&self) -> u64;
 
-    /// The connection has ended: puts requests without a response back.
+    /// Handles the end of the connection: puts requests without a response back into the queue.
     fn forget(&mut self);
 }
 
-/// The requests of one connection.
+/// Protocol-independent state of a load connection.
 pub(crate) struct ConnectionJobs {
     pub(crate) world: Rc<World>,
     origin: usize,
     bell: Rc<Bell>,
     /// Requests that were taken, but whose connection failed: they are sent first.
     pub(crate) again: VecDeque<RequestJob>,
-    /// Responses on this connection.
+    /// Number of responses on this connection.
     pub(crate) served: u64,
-    /// The time of the latest read or other event.
+    /// Time of the latest read or other event, in nanoseconds.
     pub(crate) now_ns: u64,
-    /// The first connection is being made: it has neither succeeded nor failed.
+    /// Whether the first connection attempt is in progress.
     dials: bool,
-    /// That has begun, whatever came of it.
+    /// Whether the first connection attempt has started, regardless of the result.
     dialled: bool,
 }
 
-/// A response that is whole.
+/// A complete response.
 pub(crate) struct WholeResponse {
     pub(crate) job: RequestJob,
     pub(crate) sent_ns: u64,
-    /// When its first byte came.
+    /// Time of the first byte, in nanoseconds.
     pub(crate) first_ns: u64,
     pub(crate) status: u16,
     pub(crate) content_bytes: u64,
-    /// Of its content; 0 where contents are not compared.
+    /// Hash of the content; 0 if contents are not compared.
     pub(crate) hash: u64,
 }
 
@@ -87,7 +89,7 @@ pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
     }
 }
 
-/// Counts a response that took too long.
+/// Turns a timeout after the response has started into an error that says how much was received.
 fn explained(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
     if failure.kind != ErrorKind::Timeout {
         return failure;
@@ -117,7 +119,7 @@ impl ConnectionJobs {
         }
     }
 
-    /// Connects when there is something to ask; `None` where that will never be.
+    /// Connects when there is a request to send; returns `None` if there will be none.
     pub(crate) async fn begin(&mut self) -> Result<Option<Link>, RequestFailure> {
         self.served = 0;
         // An open loop connects in advance; otherwise a connection is made when there is a request.
@@ -130,12 +132,12 @@ impl ConnectionJobs {
         Ok(Some(link))
     }
 
-    /// Nothing is under way: waits for the next thing to ask. False where the server has closed the connection meanwhile: that is its
-    /// right, and no request was lost.
+    /// Waits on an idle connection for the next request. Returns false if the server has closed the
+    /// connection meanwhile, which HTTP allows: no request was lost.
     pub(crate) async fn another(&mut self, link: &mut Link) -> bool {
         self.think().await;
         if !self.have().await {
-            // It is closed with all the others, when the run has been counted.
+            // The connection is closed together with all others, after the run has been counted.
             return std::future::pending().await;
         }
         self.served == 0 || link.is_fresh()
@@ -175,7 +177,7 @@ impl ConnectionJobs {
         }
     }
 
-    /// Waits until there is a request to send; false if there will be none.
+    /// Waits until there is a request to send; returns false if there will be none.
     async fn have(&mut self) -> bool {
         while self.again.is_empty() {
             if self.now_ns == 0 || !self.world.plan.keep_alive {
@@ -194,24 +196,25 @@ impl ConnectionJobs {
         true
     }
 
-    /// The next request to send now, if there is one.
+    /// Returns the next request to send now, if there is one.
     pub(crate) fn next(&mut self) -> Option<RequestJob> {
         let plan = &self.world.plan;
         let mut job = self.again.pop_front().or_else(|| self.world.take(self.origin, self.now_ns))?;
         if !plan.is_open() && plan.keep_alive {
-            // The time to connect is a figure of its own.
+            // Connection time is reported separately and is not part of the latency.
             job.due_ns = self.now_ns;
         }
         Some(job)
     }
 
-    /// Until when the response to a request sent then may take; without one, counted from now.
+    /// Returns the deadline for the response to a request sent at `sent_ns`; for `None`, counted from the
+    /// current time.
     pub(crate) fn deadline_ms(&self, sent_ns: Option<u64>) -> u64 {
         // Rounded up, so that no response times out too early.
         sent_ns.unwrap_or(self.now_ns).div_ceil(1_000_000) + self.world.plan.timeout.as_millis() as u64
     }
 
-    /// Counts a whole response.
+    /// Counts a complete response.
     pub(crate) fn record(&mut self, response: &WholeResponse) {
         let world = &self.world;
         let expected = &world.shared.expected[response.job.request as usize];
@@ -231,10 +234,10 @@ impl ConnectionJobs {
         self.served += 1;
     }
 
-    /// All requests in progress have failed.
+    /// Counts all requests in progress as failed.
     fn give_up(&mut self, failure: &RequestFailure) {
         if self.again.is_empty() {
-            // An open loop that could not connect ahead.
+            // An open-loop connection could not be made in advance.
             self.world.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);
         }
         let now_ns = now_ns();
@@ -255,7 +258,7 @@ impl Drop for ConnectionJobs {
         }
         let now_ns = now_ns();
         for job in self.again.drain(..) {
-            // The last requests of a closed loop are ended by the end of the run, not by the server.
+            // The end of the run, not the server, cancels the last requests of a closed loop.
             match self.world.plan.is_open() {
                 true => self.world.fail(job, ErrorKind::Unanswered, "the run ended first", now_ns),
                 false => self.world.ended(),

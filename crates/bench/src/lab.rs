@@ -1,4 +1,5 @@
-//! Experiments as files: subjects, factors swept as a matrix, repetitions in a random but seeded order.
+//! Experiments defined by files: subjects, a matrix of factors, and repetitions in a random order with a
+//! fixed seed.
 
 pub mod template;
 pub mod file;

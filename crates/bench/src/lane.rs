@@ -1,4 +1,4 @@
-//! HTTP/1: requests on a connection, one after the other or in a pipeline.
+//! HTTP/1: requests on a connection, sequential or pipelined.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -16,42 +16,43 @@ use crate::moment::now_ns;
 use crate::tally::ErrorKind;
 use crate::world::{RequestJob, SCRATCH_BYTES, World};
 
-/// Reads in a row before other connections get their turn.
+/// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;
 
-/// A request that has been sent, or is being sent.
+/// Request that has been sent or is being sent.
 struct SentRequest {
     job: RequestJob,
     sent_ns: u64,
 }
 
-/// The result of reading.
+/// Result of reading.
 enum ReadResult {
     /// At least one response is complete.
     Whole,
-    /// There are no more bytes.
+    /// All available bytes have been read.
     Blocked,
-    /// There are more bytes, but other connections should get their turn.
+    /// More bytes are available, but other connections should get their turn.
     Busy,
-    /// The connection carries no further request.
+    /// The connection cannot carry further requests.
     Ended,
 }
 
-/// One HTTP/1 connection after another.
+/// Sequence of HTTP/1 load connections.
 pub(crate) struct LoadConnection {
     jobs: ConnectionJobs,
     machine: ClientMachine,
-    /// No byte of the next response has been parsed yet.
+    /// Whether no byte of the next response has been parsed yet.
     at_start: bool,
-    /// The beginning of an incomplete head.
+    /// Bytes of an incomplete response head.
     held: Vec<u8>,
     under_way: VecDeque<SentRequest>,
-    /// Requests to be sent in one go, of which `out_at` bytes have been.
+    /// Serialized requests to be sent, of which the first `out_at` bytes have been sent.
     out: Vec<u8>,
     out_at: usize,
-    /// A single request that is sent straight from the plan, and how many of its bytes have been sent.
+    /// A single request that is sent without copying it from the plan: its index, and the number of bytes
+    /// sent.
     direct: Option<(u32, usize)>,
-    /// When the first byte of the current response arrived; 0 for not yet.
+    /// Time of the first byte of the current response; 0 if none has arrived.
     first_ns: u64,
     content_bytes: u64,
     hasher: DefaultHasher,
@@ -90,7 +91,7 @@ impl LoadConnection {
         }
     }
 
-    /// Sends what is to be sent; true where all of it has been.
+    /// Sends pending bytes; returns true if all of them have been sent.
     fn flush(&mut self, link: &mut Link) -> Result<bool, RequestFailure> {
         let before = self.out_at + self.direct.map_or(0, |(_, at)| at);
         let mut after = before;
@@ -118,7 +119,7 @@ impl LoadConnection {
         Ok(link.try_flush()? && done)
     }
 
-    /// Until when the response at the front may take.
+    /// Returns the deadline for the oldest response.
     fn deadline_ms(&self) -> u64 {
         self.jobs.deadline_ms(self.under_way.front().map(|sent| sent.sent_ns))
     }
@@ -151,7 +152,7 @@ impl LoadConnection {
         Ok(ReadResult::Busy)
     }
 
-    /// The server closed its side.
+    /// Handles the end of the server's side.
     fn take_end(&mut self) -> Result<ReadResult, RequestFailure> {
         let idle = self.under_way.is_empty() && self.at_start;
         if !idle {
@@ -168,7 +169,7 @@ impl LoadConnection {
         Ok(ReadResult::Ended)
     }
 
-    /// Parses received bytes; those of an incomplete head are kept.
+    /// Parses received bytes; bytes of an incomplete head are kept.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
         while at < bytes.len() && !self.ended {
@@ -212,7 +213,7 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// The whole of a response that begins with the known head; its length.
+    /// Takes a complete response that begins with the known head; returns its length.
     fn take_known(&mut self, bytes: &[u8], method: Method) -> Option<usize> {
         let world = self.jobs.world.clone();
         let known = world.known.borrow();
@@ -232,7 +233,8 @@ impl LoadConnection {
         Some(len)
     }
 
-    /// A head is whole: facts and, where it is simple enough, the known head are taken from it.
+    /// Handles a complete head: records facts about the server, and remembers the head if it is simple
+    /// enough.
     fn take_head(&mut self, bytes: &[u8], method: Method) {
         let head = &self.machine.head;
         if head.status.is_informational() {
@@ -253,7 +255,7 @@ impl LoadConnection {
         }
     }
 
-    /// The machine has a complete message: a final response, or an interim one.
+    /// Handles a complete message, final or interim.
     fn take_message(&mut self) {
         let status = self.machine.head.status;
         if status.is_informational() && status != Status::SWITCHING_PROTOCOLS {
@@ -263,7 +265,7 @@ impl LoadConnection {
         self.complete();
     }
 
-    /// The response is complete.
+    /// Handles the end of a final response.
     fn complete(&mut self) {
         self.ended |= !self.machine.is_reusable();
         let status = self.machine.head.status.code();
@@ -315,7 +317,7 @@ impl Connection for LoadConnection {
         self.content_bytes
     }
 
-    /// The connection has ended: requests without a response are sent again on the next one.
+    /// Handles the end of the connection: requests without a response are sent again on the next one.
     fn forget(&mut self) {
         self.machine.next();
         self.at_start = true;

@@ -1,18 +1,19 @@
 //! Lists of URLs, in the format of siege's `urls.txt`.
 //!
-//! A line is a URL, or a URL with `POST` and content, or with `POST <FILE`; other methods are written the same way.
-//! `NAME=value` defines a variable, which lines below use as `$(NAME)` or `${NAME}`; `#` begins a comment. One addition
-//! of ours: a number before the URL is its weight, so that it is requested that many times as often as others.
+//! Each line is a URL, a URL with `POST` and content, or a URL with `POST <FILE`; other methods use the same
+//! syntax. `NAME=value` defines a variable, which later lines use as `$(NAME)` or `${NAME}`; `#` begins a
+//! comment. As an extension, a number before the URL is its weight: the URL is requested that many times as
+//! often as others.
 
 use std::path::Path;
 
 use crate::request::Ask;
 use crate::url::Url;
 
-/// Parses a list; files that it names are looked up in `folder`.
+/// Parses a list; files that it names are relative to `folder`.
 ///
 /// # Errors
-/// The first mistake, with its line.
+/// Returns the first error, with its line number.
 pub fn parse(text: &str, folder: &Path) -> Result<Vec<Ask>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     let mut asks = Vec::new();
@@ -41,7 +42,7 @@ fn definition(line: &str) -> Option<(&str, &str)> {
     is_name.then(|| (name, value.trim()))
 }
 
-/// The latest definition is used.
+/// Replaces variables; the latest definition wins.
 fn expand(line: &str, variables: &[(String, String)]) -> String {
     variables.iter().rev().fold(line.to_string(), |line, (name, value)| {
         line.replace(&format!("$({name})"), value).replace(&format!("${{{name}}}"), value)

@@ -1,4 +1,4 @@
-//! The progress of a run, redrawn in place in a terminal.
+//! Progress display of a run, redrawn in place in a terminal.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use crate::load::{Observer, Point, Progress};
 use crate::quantity::{digits, thousands, time};
 
-/// The shortest time between two updates.
+/// Minimum interval between two updates.
 const REDRAW: Duration = Duration::from_millis(200);
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws a run's progress; removed from the terminal when it ends.
+/// Draws the progress of a run, and erases it when the run ends.
 pub struct Live<W: Write> {
     out: W,
     title: String,
@@ -20,7 +20,7 @@ pub struct Live<W: Write> {
 }
 
 impl<W: Write> Live<W> {
-    /// Draws to `out`, a terminal with this many columns, below `title`.
+    /// Creates a display that draws to `out`, a terminal with this many columns, below `title`.
     pub fn new(out: W, title: &str, columns: usize) -> Live<W> {
         Live { out, title: title.to_string(), columns: columns.clamp(40, 120), drawn: None, lines: 0 }
     }
@@ -35,7 +35,7 @@ impl<W: Write> Live<W> {
         self.lines = picture.lines().count();
     }
 
-    /// The control sequence that moves the cursor back to the first line and clears the lines below.
+    /// Returns the control sequence that moves the cursor back to the first line and clears the lines below.
     fn erasing(&self) -> String {
         match self.lines {
             0 => String::new(),
@@ -95,7 +95,7 @@ fn picture(title: &str, progress: &Progress<'_>, columns: usize) -> String {
     text
 }
 
-/// The last second or so as one point.
+/// Merges the points of about the last second.
 fn recent(points: &[Point]) -> Point {
     let Some(last) = points.last() else { return Point::default() };
     let part: Vec<&Point> =
@@ -107,7 +107,7 @@ fn recent(points: &[Point]) -> Point {
     }
 }
 
-/// A line of bars from zero to the greatest value; neighbours are merged if there are too many.
+/// Draws a sparkline from zero to the greatest value; neighbours are merged if there are too many.
 fn spark(values: &[f64], width: usize) -> String {
     let each = values.len().div_ceil(width.max(1)).max(1);
     let means: Vec<f64> =

@@ -17,47 +17,47 @@ use crate::tally::Tally;
 use crate::thread::{self, Schedule, ThreadPart, ThreadReport};
 use crate::world::{Facts, RunState};
 
-/// From the start of the threads to the beginning of the load, so that all begin together.
+/// Delay in nanoseconds between the start of the threads and the load, so that all threads begin together.
 const LEAD_NS: u64 = 2_000_000;
-/// Descriptors that a run needs beside its connections.
+/// File descriptors that a run needs in addition to its connections.
 const DESCRIPTORS_BESIDE: u64 = 256;
-/// Longest wait for reports before the observer is asked again.
+/// Maximum wait for reports before the observer is called again.
 const LISTEN: Duration = Duration::from_millis(50);
 
-/// The figures of a part of a run.
+/// Figures of a time slice of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Point {
-    /// When it begins and ends, in seconds since the end of the warm-up; negative during the warm-up.
+    /// Begin in seconds since the end of the warm-up; negative during the warm-up.
     pub from_s: f64,
-    /// See `from_s`.
+    /// End, relative to the same time.
     pub to_s: f64,
-    /// Responses.
+    /// Number of responses.
     pub responses: u64,
     /// Bytes received.
     pub bytes_in: u64,
     /// Requests that failed, and responses of status 400 and above.
     pub errors: u64,
-    /// Latency in nanoseconds: median, p99, greatest.
+    /// Median latency in nanoseconds.
     pub p50_ns: u64,
-    /// See `p50_ns`.
+    /// 99th percentile of the latency in nanoseconds.
     pub p99_ns: u64,
-    /// See `p50_ns`.
+    /// Greatest latency in nanoseconds.
     pub max_ns: u64,
 }
 
 impl Point {
-    /// Responses a second.
+    /// Returns responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.responses as f64 / (self.to_s - self.from_s).max(1e-9)
     }
 }
 
-/// The state of a run, sent to an observer a few times a second and at each point.
+/// State of a run, sent to an observer a few times per second and at each point.
 pub struct Progress<'a> {
-    /// Seconds since the load began to count; negative in the warm-up.
+    /// Seconds since the measured part began; negative during the warm-up.
     pub elapsed_s: f64,
-    /// The planned length, where there is one, in seconds.
+    /// Planned duration in seconds, if there is one.
     pub planned_s: Option<f64>,
     /// The points so far, without the warm-up.
     pub points: &'a [Point],
@@ -65,52 +65,53 @@ pub struct Progress<'a> {
     pub tally: &'a Tally,
 }
 
-/// Watches a run. All calls come from the thread that runs it.
+/// Receives the progress of a run. All calls come from the thread that runs it.
 pub trait Observer {
-    /// The load begins to count now.
+    /// Called when the measured part begins.
     fn count_begins(&mut self) {}
     /// Called a few times a second while the load runs.
     fn progress(&mut self, _: &Progress<'_>) {}
-    /// The load has ended.
+    /// Called when the load has ended.
     fn count_ends(&mut self) {}
 }
 
-/// Watches nothing.
+/// Ignores all calls.
 impl Observer for () {}
 
-/// The results of a run on the client's side.
+/// Results of a run on the client's side.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The length of the measured part, in seconds.
+    /// Duration of the measured part in seconds.
     pub seconds: f64,
-    /// The sums over the measured part.
+    /// Counters of the measured part.
     pub tally: Tally,
-    /// Responses within [`Measured::seconds`]: all of them in a closed loop; an open one's last answers come later.
+    /// Responses within [`Measured::seconds`]: all of them in a closed loop; the last ones of an open loop
+    /// arrive later.
     pub responses_in_time: u64,
-    /// The same over time.
+    /// Figures over time.
     pub points: Vec<Point>,
-    /// What is known of the server from its responses.
+    /// Facts about the server, from its responses.
     pub facts: Facts,
-    /// CPU time of the generator over what counts, in seconds.
+    /// CPU time of the generator during the measured part, in seconds.
     pub generator_cpu_s: f64,
-    /// The share of its time that the busiest engine thread spent working, 0 to 1.
+    /// Share of its time that the busiest engine thread spent working, 0 to 1.
     pub busiest_thread: f64,
-    /// Whether it was stopped before its end.
+    /// Whether the run was stopped early.
     pub interrupted: bool,
 }
 
 impl Measured {
-    /// Responses a second.
+    /// Returns responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.responses_in_time as f64 / self.seconds.max(1e-9)
     }
 }
 
-/// Runs the load. `stop` ends it early, with the figures so far.
+/// Runs the load. Setting `stop` ends it early, with the figures so far.
 ///
 /// # Errors
-/// A plan that makes no sense, a server that cannot be reached, a thread that could not start.
+/// Fails for an inconsistent plan, an unreachable server, or a thread that cannot be started.
 pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<Measured, String> {
     plan.check()?;
     let _raised = DescriptorLimit::raise(plan.connections as u64 + DESCRIPTORS_BESIDE);
@@ -133,7 +134,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     drop(sender);
     let mut gathered = Gathering::new(&plan, schedule);
     let outcome = gathered.listen(&receiver, &shared, stop, observer);
-    // The threads send no more reports: they have ended, or have failed.
+    // All threads have ended or failed and send no more reports.
     shared.stop.store(true, Ordering::Relaxed);
     shared.counted.store(true, Ordering::Relaxed);
     for thread in threads {
@@ -144,16 +145,17 @@ pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Resul
     Ok(gathered.measured)
 }
 
-/// The process's limit on open files as it was, for the end of the run: servers that are started later see no other.
+/// Original limit on open files, restored at the end of the run so that servers started later do not inherit
+/// the raised one.
 struct DescriptorLimit(Rlimit);
 
 impl DescriptorLimit {
-    /// Raises the soft limit as far as that is needed and allowed. What is missing then shows as failed connections.
+    /// Raises the soft limit as far as needed and allowed. If that is not enough, connections fail.
     fn raise(wanted: u64) -> DescriptorLimit {
         let before = getrlimit(Resource::Nofile);
         if before.current.is_some_and(|current| current < wanted) {
             let most = before.maximum.map_or(wanted, |maximum| wanted.min(maximum));
-            // Where it is refused, the failures say so.
+            // If raising the limit fails, connection errors report the shortage.
             let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..before });
         }
         DescriptorLimit(before)
@@ -170,7 +172,7 @@ fn schedule(plan: &Plan) -> Schedule {
     let begin_ns = now_ns() + LEAD_NS;
     let count_ns = begin_ns + plan.warm_up.as_nanos() as u64;
     let end_ns = plan.duration.map_or(u64::MAX, |duration| count_ns + duration.as_nanos() as u64);
-    // About a hundred points, but no more than ten a second and no fewer than one.
+    // About a hundred points, at most ten per second and at least one per second.
     let slice_ns = match plan.duration {
         Some(duration) => (duration.as_nanos() as u64 / 100).clamp(100_000_000, 1_000_000_000),
         None => 250_000_000,
@@ -178,18 +180,18 @@ fn schedule(plan: &Plan) -> Schedule {
     Schedule { begin_ns, count_ns, end_ns, slice_ns }
 }
 
-/// Merges the threads' reports.
+/// Merges the reports of the threads.
 struct Gathering {
     schedule: Schedule,
     threads: usize,
     planned_s: Option<f64>,
     measured: Measured,
-    /// Slices that not every thread has reported yet: by their number, how many threads have, and the sum so far.
+    /// Slices that not every thread has reported yet: by number, the count of reports and the sum so far.
     open: BTreeMap<u64, (usize, Slice)>,
-    /// For each thread that sends no more requests, the number of its last slice; `None` if it reported no slice.
+    /// Number of the last slice of each thread that sends no more requests; `None` if it reported no slice.
     over: Vec<Option<u64>>,
     ended: usize,
-    /// Where what counts began: CPU time of this process, and whether that is behind us.
+    /// CPU time of this process when the measured part began, and whether it has begun.
     cpu_ns: u64,
     counting: bool,
     last_ns: u64,
@@ -271,7 +273,7 @@ impl Gathering {
         match report {
             ThreadReport::Broken(error) => return Err(error),
             ThreadReport::Slice { warm_up: true, tally, .. } => {
-                // Connections that were made before the measured part are used in it.
+                // Connections made during the warm-up are used in the measured part.
                 self.measured.tally.add_connections(&tally);
             }
             ThreadReport::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
@@ -294,12 +296,12 @@ impl Gathering {
         Ok(())
     }
 
-    /// Slices begin where the one before ended, a little late: their number is the nearest.
+    /// Returns the number of a slice. Slices begin slightly late, so the nearest number is used.
     fn number(&self, from_ns: u64) -> u64 {
         (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2) / self.schedule.slice_ns
     }
 
-    /// How many threads report a slice: those that had not ended before it.
+    /// Returns the number of threads that report a slice: those that had not ended before it.
     fn needed(&self, number: u64) -> usize {
         self.threads - self.over.iter().filter(|last| last.is_none_or(|last| last < number)).count()
     }
@@ -341,7 +343,8 @@ impl Gathering {
         self.measured.seconds = self.measured.points.iter().map(|point| point.to_s).fold(0.0, f64::max);
     }
 
-    /// Finishes slices that not all threads reported. Sets the length of a run that ended by its number of requests.
+    /// Finishes slices that not all threads reported, and sets the duration of a run that ended by its number
+    /// of requests.
     fn close(&mut self) {
         while let Some((&number, _)) = self.open.first_key_value() {
             self.finish(number);
@@ -373,7 +376,7 @@ mod tests {
             let from_ns = 1_000 + number * 100;
             ThreadReport::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
         };
-        // One thread is done in the second slice; the other continues for long.
+        // One thread ends in the second slice; the other one continues.
         for report in [slice(0), slice(1), slice(0), ThreadReport::Over { from_ns: 1_100 }, slice(1)] {
             gathered.take(report).unwrap();
         }

@@ -1,18 +1,18 @@
-//! The clocks that measurements are taken with.
+//! Clocks used for measurements.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of a clock that never steps back; its zero is arbitrary.
+/// Returns the time of the monotonic clock in nanoseconds; its zero is arbitrary.
 pub(crate) fn now_ns() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// CPU time that this thread has used, in nanoseconds.
+/// Returns the CPU time of this thread in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> u64 {
     read(ClockId::ThreadCPUTime)
 }
 
-/// CPU time that this process has used, in nanoseconds.
+/// Returns the CPU time of this process in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     read(ClockId::ProcessCPUTime)
 }

@@ -1,4 +1,5 @@
-//! The outcome of one run: what the client saw, what the server used, and the figures computed from both.
+//! The outcome of one run: results of the client, resource usage of the server, and the figures computed from
+//! both.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,40 +10,40 @@ use crate::plan::{Arrivals, Pace, Plan};
 use crate::quantity;
 use crate::server::{MachineState, Spent};
 
-/// The description of a run, for reports.
+/// Description of a run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
-    /// The first URL, and how many more.
+    /// First URL, and the number of further ones.
     pub what: String,
-    /// The load: connections, keep-alive, pace, length.
+    /// Load: connections, keep-alive, pace, duration.
     pub how: String,
-    /// Host and port, for people.
+    /// Host and port, for display.
     pub host: String,
-    /// The target of the first request.
+    /// Request target of the first request.
     pub target: String,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: usize,
-    /// The load was an open loop.
+    /// Whether the load was an open loop.
     pub is_open: bool,
 }
 
-/// One run.
+/// Outcome of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The description of the run.
+    /// Description of the run.
     pub setup: Setup,
-    /// The client's side.
+    /// Results of the client.
     pub measured: Measured,
-    /// The server's side, if its processes could be observed.
+    /// Resource usage of the server, if its processes could be observed.
     pub server: Option<Spent>,
-    /// The machine around both.
+    /// State of the machine during the run.
     pub around: MachineState,
-    /// When it ended, in seconds since 1970.
+    /// End time in seconds since 1970.
     pub unix_s: u64,
 }
 
 impl Setup {
-    /// Describes `plan`, whose first request is `first` (a URL, or what stands for it).
+    /// Describes `plan`, whose first request is `first` (a URL or a substitute for it).
     #[must_use]
     pub fn of(plan: &Plan, first: &str, version: Version) -> Setup {
         let more = match plan.requests.len() {
@@ -111,14 +112,14 @@ fn seconds(s: f64) -> String {
     quantity::time(s * 1e9)
 }
 
-/// Seconds since 1970, now.
+/// Returns the current time in seconds since 1970.
 #[must_use]
 pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 impl Outcome {
-    /// CPU microseconds of the server for each request.
+    /// Returns the server's CPU time per request in microseconds.
     #[must_use]
     pub fn cpu_us(&self) -> Option<f64> {
         let spent = self.server.as_ref()?;
@@ -126,14 +127,14 @@ impl Outcome {
         (responses > 0).then(|| spent.cpu.total_ns as f64 / 1e3 / responses as f64)
     }
 
-    /// Cores' worth of CPU that the server used.
+    /// Returns the average number of cores that the server used.
     #[must_use]
     pub fn server_cores(&self) -> Option<f64> {
         let spent = self.server.as_ref()?;
         Some(spent.cpu.total_ns as f64 / 1e9 / self.measured.seconds.max(1e-9))
     }
 
-    /// Requests that failed, and responses of status 400 and above.
+    /// Returns the number of requests that failed plus responses with status 400 and above.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.measured.tally.errors.total() + self.measured.tally.refusals()

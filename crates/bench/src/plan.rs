@@ -1,4 +1,4 @@
-//! The plan of a run: which load to put on which servers.
+//! The plan of a run: servers, requests and load.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -10,112 +10,112 @@ use net::{Dial, TlsClient, TlsClientOptions};
 
 use crate::request::{self, Ask, RequestManner, WireRequest};
 
-/// Which load to put on which servers: all options of a run.
+/// All options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The requests, as they are sent; at least one.
+    /// Serialized requests; at least one.
     pub requests: Vec<WireRequest>,
-    /// The servers; at least one.
+    /// Servers; at least one.
     pub origins: Vec<LoadTarget>,
-    /// The order of requests: indexes into [`Plan::requests`], each as often as its weight; repeated from the start at
-    /// the end.
+    /// Order of requests: indexes into [`Plan::requests`], each as often as its weight; repeated from the
+    /// start at the end.
     pub walk: Vec<u32>,
-    /// Pick from the walk at random instead of in order.
+    /// Whether requests are picked from the walk at random instead of in order.
     pub at_random: bool,
-    /// The seed of everything random: the order, Poisson arrivals.
+    /// Seed of the request order and of Poisson arrivals.
     pub seed: u64,
-    /// Connections at once. At least one for each origin.
+    /// Concurrent connections; at least one for each origin.
     pub connections: usize,
     /// Engine threads; at least 1.
     pub threads: usize,
-    /// Whether connections are kept after a response. The requests must say the same.
+    /// Whether connections are kept after a response. The requests must be rendered accordingly.
     pub keep_alive: bool,
-    /// Requests under way on one connection at once: over HTTP/1 a pipeline, over HTTP/2 streams (at most as many as the server
-    /// allows). At least 1.
+    /// Maximum concurrent requests per connection: pipelined over HTTP/1, streams over HTTP/2 (limited by the
+    /// server). At least 1.
     pub pipeline: usize,
-    /// When the next request goes out.
+    /// Rule for when the next request is sent.
     pub pace: Pace,
-    /// How long to load, the warm-up not counted; `None` to continue until [`Plan::requests_max`].
+    /// Duration without the warm-up; `None` continues until [`Plan::requests_max`].
     pub duration: Option<Duration>,
-    /// Stop after this many requests, those of the warm-up not counted.
+    /// Number of requests after which the run stops, without those of the warm-up.
     pub requests_max: Option<u64>,
     /// Length of the warm-up.
     pub warm_up: Duration,
-    /// Time over which the connections are opened, evenly; zero for all at once.
+    /// Time over which the connections are opened at even intervals; zero opens all at once.
     pub ramp: Duration,
-    /// From sending a request to the end of its response; kept to within a tenth of a second.
+    /// Timeout from sending a request to the end of its response; accurate to a tenth of a second.
     pub timeout: Duration,
-    /// Timeout for making a connection, TLS included.
+    /// Timeout for making a connection, including TLS.
     pub connect_timeout: Duration,
-    /// Compare each response's content with the first one's, not only its length.
+    /// Whether each response's content, not only its length, is compared with the first one's.
     pub verify: bool,
 }
 
-/// Where requests go: one address, and how to talk to it.
+/// A server address and its connection settings.
 #[derive(Clone, Debug)]
 pub struct LoadTarget {
-    /// The address.
+    /// Address to connect to.
     pub dial: Dial,
-    /// TLS, if the scheme is `https`.
+    /// TLS settings, if the scheme is `https`.
     pub tls: Option<TlsClient>,
-    /// Host and port, for people.
+    /// Host and port, for display.
     pub name: String,
 }
 
-/// When the next request goes out.
+/// Rule for when the next request is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// Closed loop: when the last response is complete, after a pause.
     Closed {
-        /// The pause; zero for none.
+        /// Pause; zero for none.
         think: Duration,
     },
-    /// Open loop: by the clock, whether responses come or not; latency counts from when a request was due.
+    /// Open loop: at scheduled times, regardless of responses; latency counts from the scheduled time.
     Open {
-        /// Requests a second, all connections together; above zero.
+        /// Requests per second over all connections; above zero.
         rate: f64,
-        /// How they arrive.
+        /// Distribution of the arrivals.
         arrivals: Arrivals,
     },
 }
 
-/// How requests of an open loop arrive.
+/// Distribution of the arrivals of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At even distances.
+    /// Even intervals.
     Constant,
-    /// Independently of each other, as those of many users do.
+    /// Independent arrivals, like those of many users.
     Poisson,
 }
 
-/// How origins are reached: options that are not part of a URL.
+/// Connection options that are not part of a URL.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// Go to this Unix socket instead of the URL's host and port.
+    /// Path of a Unix socket to connect to instead of the URL's host and port.
     pub unix: Option<PathBuf>,
-    /// Accept any certificate.
+    /// Whether any certificate is accepted.
     pub insecure: bool,
-    /// Certificates to trust instead of the system's (PEM).
+    /// File of certificates to trust instead of the system's (PEM).
     pub ca: Option<PathBuf>,
-    /// The name for SNI and verification in place of the URL's host.
+    /// Name for SNI and certificate verification instead of the URL's host.
     pub server_name: Option<String>,
-    /// Make a full handshake each time.
+    /// Whether every handshake is a full one.
     pub no_resumption: bool,
-    /// The only TLS version to offer, `1.2` or `1.3`, instead of both.
+    /// Only TLS version to offer, `1.2` or `1.3`; `None` offers both.
     pub tls_version: Option<String>,
-    /// The groups of the key exchange to offer, the preferred one first, instead of all.
+    /// Key exchange groups to offer, in order of preference; empty offers all.
     pub tls_groups: Vec<String>,
 }
 
-/// Maximum length of the order; weights are reduced if it would be longer.
+/// Maximum length of [`Plan::walk`]; weights are reduced if it would be longer.
 const WALK_MAX: u64 = 100_000;
 
 impl Plan {
-    /// A plan for these requests with every other setting at its default: 50 connections, one thread, keep-alive,
-    /// closed loop, 10 s after 1 s of warm-up, timeouts of 10 s.
+    /// Creates a plan for these requests with all other settings at their defaults: 50 connections, one
+    /// thread, keep-alive, closed loop, 10 s after 1 s of warm-up, timeouts of 10 s.
     ///
     /// # Errors
-    /// A request that cannot be rendered, a host that cannot be resolved.
+    /// Fails for a request that cannot be rendered or a host that cannot be resolved.
     pub fn new(asks: &[Ask], manner: &RequestManner, reach: &Reach) -> Result<Plan, String> {
         let mut origins: Vec<LoadTarget> = Vec::new();
         let mut keys: Vec<(bool, String, u16)> = Vec::new();
@@ -156,10 +156,10 @@ impl Plan {
         })
     }
 
-    /// Whether the plan makes sense as a whole.
+    /// Checks the consistency of the plan.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// Describes the first inconsistency.
     pub fn check(&self) -> Result<(), String> {
         let fault = match self {
             Plan { connections, origins, .. } if *connections < origins.len() => {
@@ -187,30 +187,32 @@ impl Plan {
         matches!(self.pace, Pace::Open { .. })
     }
 
-    /// Whether the requests go over HTTP/2.
+    /// Whether the requests are sent over HTTP/2.
     #[must_use]
     pub fn is_http2(&self) -> bool {
         self.requests.first().is_some_and(|request| request.head.is_some())
     }
 
-    /// Engine threads that have a connection each at least: one without would have its share of the requests and nobody to
-    /// send them.
+    /// Returns the number of engine threads, at most one per connection: a thread without a connection could
+    /// not send its share of the requests.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads.min(self.connections).max(1)
     }
 
-    /// The part of the walk that goes to one origin.
+    /// Returns the part of the walk that goes to one origin.
     pub(crate) fn walk_to(&self, origin: usize) -> Vec<u32> {
         self.walk.iter().copied().filter(|&at| self.requests[at as usize].origin == origin).collect()
     }
 
-    /// How many of the connections each origin has, by its share of the requests; at least one.
+    /// Returns the number of connections for each origin, proportional to its share of the requests; at least
+    /// one.
     pub(crate) fn connections_to(&self) -> Vec<usize> {
         let shares: Vec<usize> = (0..self.origins.len()).map(|origin| self.walk_to(origin).len()).collect();
         let mut counts: Vec<usize> =
             shares.iter().map(|share| (self.connections * share / self.walk.len()).max(1)).collect();
-        // Rounding leaves a few: they go where the most requests are; and one too many comes from there.
+        // Correct rounding errors: add to the origins with the most requests per connection, or remove from
+        // those with the most connections.
         while counts.iter().sum::<usize>() < self.connections {
             let most = most(&counts, &shares);
             counts[most] += 1;
@@ -223,7 +225,7 @@ impl Plan {
     }
 }
 
-/// The origin with the most requests for each of its connections.
+/// Returns the origin with the most requests per connection.
 fn most(counts: &[usize], shares: &[usize]) -> usize {
     let load = |at: usize| shares[at] as f64 / counts[at] as f64;
     (0..counts.len()).max_by(|&a, &b| load(a).total_cmp(&load(b))).expect("at least one origin")
@@ -238,7 +240,7 @@ fn walk(asks: &[Ask]) -> Vec<u32> {
         walk.extend((0..times).map(|_| at as u32));
     }
     if asks.iter().any(|ask| ask.weight > 1) {
-        // Requests of great weight are spread over the order instead of being sent in a row; always in the same way.
+        // Shuffled with a fixed seed, so that requests with a large weight are not sent in a row.
         Rng::with_seed(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
@@ -278,7 +280,7 @@ fn tls_client(host: &str, reach: &Reach, version: Version) -> Result<TlsClient, 
     })
 }
 
-/// The first address of a name that accepts a connection; the first address if none does.
+/// Returns the first address of a name that accepts a connection, or the first address if none does.
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
     let found: Vec<SocketAddr> =
         (host, port).to_socket_addrs().map_err(|error| format!("{host} is not known: {error}"))?.collect();

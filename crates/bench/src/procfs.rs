@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: trees, CPU time, memory, listening sockets.
+//! Process information from `/proc`: trees, CPU time, memory, listening sockets.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
-/// CPU time and context switches of processes, between two readings.
+/// CPU time and context switches of processes between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
-    /// User and system together, from the scheduler's own clock, in nanoseconds.
+    /// User and system time together, from the scheduler's own clock, in nanoseconds.
     pub total_ns: u64,
-    /// The system's share, as the kernel splits it; coarser.
+    /// System time in nanoseconds, as the kernel splits it; coarser than the total.
     pub system_ns: u64,
     /// Voluntary context switches.
     pub switches_voluntary: u64,
@@ -20,32 +20,32 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// User time in nanoseconds.
+    /// Returns the user time in nanoseconds.
     #[must_use]
     pub fn user_ns(self) -> u64 {
         self.total_ns.saturating_sub(self.system_ns)
     }
 }
 
-/// A reading of the CPU time and context switches of processes.
+/// Reading of the CPU time and context switches of processes.
 #[derive(Clone, Debug, Default)]
 pub struct Reading(HashMap<u32, Used>);
 
-/// A reading of one process. Its ticks are coarse but include threads that have ended; the clocks of its threads are
-/// exact but end with them.
+/// Reading of one process. The process's ticks are coarse but include threads that have ended; the clocks of
+/// its threads are exact but disappear with them.
 #[derive(Clone, Debug, Default)]
 struct Used {
     parent: u32,
-    /// By thread: nanoseconds, and switches of both kinds.
+    /// Nanoseconds, voluntary and involuntary context switches by thread ID.
     threads: HashMap<u32, (u64, u64, u64)>,
     ticks_ns: u64,
     system_ns: u64,
-    /// Of its children that have ended and been waited for.
+    /// CPU time of children that have ended and been waited for, in nanoseconds.
     reaped_ns: u64,
 }
 
 impl Reading {
-    /// The usage between `earlier` and this reading; for processes that did not exist then, all of it.
+    /// Returns the usage between `earlier` and this reading; for new processes, their whole usage.
     #[must_use]
     pub fn since(&self, earlier: &Reading) -> Cpu {
         let nothing = Used::default();
@@ -61,12 +61,12 @@ impl Reading {
                 sum.switches_involuntary += involuntary.saturating_sub(involuntary_before);
             }
             let ticks_ns = used.ticks_ns.saturating_sub(before.ticks_ns);
-            // User and system time are each rounded down: if the difference is more than two ticks, a thread has ended
-            // in between.
+            // User and system time are each rounded down: if the difference is more than two ticks, a thread
+            // has ended in between.
             let threads_ended = ticks_ns > exact_ns + ticks_to_ns(2);
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
-            // The kernel reports all that an ended child ever used: subtract what it had used by the earlier
-            // reading.
+            // The kernel adds the whole lifetime usage of an ended child, so subtract the usage up to the
+            // earlier reading.
             let (gone_ns, gone_system_ns) = self.gone(earlier, *pid);
             sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns + gone_ns);
             sum.system_ns += used.system_ns.saturating_sub(before.system_ns + gone_system_ns);
@@ -74,7 +74,8 @@ impl Reading {
         sum
     }
 
-    /// What the children of a process that have ended since `earlier` had used by then: all, and the system's share.
+    /// Returns the usage, up to `earlier`, of children of `parent` that have ended since: total, and system
+    /// time.
     fn gone(&self, earlier: &Reading, parent: u32) -> (u64, u64) {
         let children =
             earlier.0.iter().filter(|(pid, used)| used.parent == parent && !self.0.contains_key(pid));
@@ -83,12 +84,12 @@ impl Reading {
         })
     }
 
-    /// Adds a reading of other processes.
+    /// Adds a reading of further processes.
     pub fn add(&mut self, others: Reading) {
         self.0.extend(others.0);
     }
 
-    /// What was used since the processes began.
+    /// Returns the usage since the processes started.
     #[must_use]
     pub fn whole(&self) -> Cpu {
         self.since(&Reading::default())
@@ -98,19 +99,19 @@ impl Reading {
 /// Memory of one process, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// Its name.
+    /// Command name.
     pub name: String,
-    /// Resident memory (RSS), shared pages counted in full.
+    /// Resident memory (RSS); shared pages count in full.
     pub rss: u64,
-    /// Resident memory, shared pages counted by share (PSS).
+    /// Proportional resident memory (PSS); shared pages are divided among their users.
     pub pss: u64,
-    /// Private dirty memory: pages that only it has and that it has written to.
+    /// Private dirty memory: pages that only this process has and that it has written to.
     pub private_dirty: u64,
 }
 
-/// The fields of `/proc/PID/stat` that matter here; times in clock ticks.
+/// Relevant fields of `/proc/PID/stat`; times in clock ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stat {
     name: String,
@@ -123,7 +124,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// The command's name may hold spaces and parentheses, so the fields are counted from the last `)`.
+    /// Parses a line. The command name may contain spaces and parentheses, so the fields are counted from the
+    /// last `)`.
     fn parse(line: &str) -> Option<Stat> {
         let (before, after) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();
@@ -153,14 +155,15 @@ fn numbered(folder: &str) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Every live process that descends from one of `roots` or is in the process group of one, those included.
+/// Returns every live process that is one of `roots`, descends from one, or is in its process group.
 #[must_use]
 pub fn tree(roots: &[u32]) -> Vec<u32> {
     let stats: HashMap<u32, Stat> =
         numbered("/proc").into_iter().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
     let belongs = |pid: u32| {
         let mut at = pid;
-        // If a parent ends between two reads, a child may get its number: the walk must end all the same.
+        // If a parent ends between two reads, a child may reuse its process ID: the bound prevents an endless
+        // loop.
         for _ in 0..1_000 {
             let Some(stat) = stats.get(&at) else { return false };
             if roots.contains(&at) || roots.contains(&stat.group) {
@@ -175,7 +178,7 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
     members
 }
 
-/// What these processes have used, with those of their children that have ended and been waited for.
+/// Reads the usage of these processes, including that of children that have ended and been waited for.
 #[must_use]
 pub fn cpu(pids: &[u32]) -> Reading {
     Reading(pids.iter().filter_map(|&pid| Some((pid, used(pid)?))).collect())
@@ -202,13 +205,13 @@ fn used(pid: u32) -> Option<Used> {
     })
 }
 
-/// The first number of the line that begins with `name`.
+/// Returns the first number of the line that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Memory of each process that this one may inspect.
+/// Returns the memory of each process that this one may inspect.
 #[must_use]
 pub fn memory(pids: &[u32]) -> Vec<ProcessMemory> {
     let of_one = |&pid: &u32| {
@@ -230,7 +233,8 @@ fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> ProcessMemory {
     }
 }
 
-/// Resident bytes of all together, shared pages counted each time: cheap enough to read during a run.
+/// Returns the total RSS of all processes in bytes; shared pages count for each. Cheap enough to read during
+/// a run.
 #[must_use]
 pub fn rss(pids: &[u32]) -> u64 {
     let of_one = |pid: &u32| {
@@ -240,26 +244,27 @@ pub fn rss(pids: &[u32]) -> u64 {
     pids.iter().filter_map(of_one).sum::<u64>() * rustix::param::page_size() as u64
 }
 
-/// CPU time that the whole machine has spent on anything since it started, in nanoseconds, all cores together.
+/// Returns the CPU time of the whole machine since boot, in nanoseconds, over all cores.
 #[must_use]
 pub fn machine_busy_ns() -> u64 {
     fs::read_to_string("/proc/stat").ok().and_then(|text| busy_ticks(&text)).map_or(0, ticks_to_ns)
 }
 
-/// User, nice, system, irq, softirq and steal of the `cpu` line: all but idle and waiting.
+/// Returns user, nice, system, irq, softirq and steal time of the `cpu` line: all but idle and iowait.
 fn busy_ticks(proc_stat: &str) -> Option<u64> {
     let line = proc_stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
     Some([0, 1, 2, 5, 6, 7].iter().filter_map(|&at| ticks.get(at)).sum())
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 #[must_use]
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The machine in one line: processor, cores, memory, kernel and its TCP congestion control, which costs time too.
+/// Describes the machine in one line: processor, cores, memory, kernel and its TCP congestion control, which
+/// costs CPU time too.
 #[must_use]
 pub fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -280,10 +285,10 @@ pub fn machine() -> String {
 
 // ---- listening processes ----
 
-/// The state of a listening socket, as `/proc/net/tcp` has it.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
-/// The topmost processes that listen at `address`, where that is an address of this machine.
+/// Returns the topmost processes that listen at `address`, if that is an address of this machine.
 #[must_use]
 pub fn listeners(address: SocketAddr) -> Vec<u32> {
     if UdpSocket::bind((address.ip(), 0)).is_err() {
@@ -292,7 +297,7 @@ pub fn listeners(address: SocketAddr) -> Vec<u32> {
     let mut inodes = HashSet::new();
     for (file, v6) in [("/proc/net/tcp", false), ("/proc/net/tcp6", true)] {
         let Ok(file) = fs::File::open(file) else { continue };
-        // Listeners come first; the connections after them may be many, and the kernel is slow to list them.
+        // Listening sockets come first; stop after them, because the kernel is slow to list many connections.
         let listening = BufReader::new(file).lines().skip(1).map_while(Result::ok);
         let listening = listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN));
         inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address)));
@@ -300,7 +305,7 @@ pub fn listeners(address: SocketAddr) -> Vec<u32> {
     topmost(&holders(&inodes))
 }
 
-/// The topmost processes that listen on the Unix socket at `path`.
+/// Returns the topmost processes that listen on the Unix socket at `path`.
 #[must_use]
 pub fn unix_listeners(path: &Path) -> Vec<u32> {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -309,14 +314,15 @@ pub fn unix_listeners(path: &Path) -> Vec<u32> {
     topmost(&holders(&inodes))
 }
 
-/// The inode in a line of `/proc/net/tcp` that shows a listener which `address` reaches.
+/// Returns the inode in a line of `/proc/net/tcp`, if it is a listening socket that accepts connections to
+/// `address`.
 fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (local, port) = words.get(1)?.split_once(':')?;
     if *words.get(3)? != LISTEN || u16::from_str_radix(port, 16).ok()? != address.port() {
         return None;
     }
-    // Groups of four bytes, each in the order of this machine.
+    // The address is written in groups of four bytes, each in host byte order.
     let mut bytes = Vec::new();
     for at in (0..local.len()).step_by(8) {
         bytes.extend(u32::from_str_radix(local.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -329,7 +335,7 @@ fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
     (reaches && (v6 || address.ip().to_canonical().is_ipv4())).then(|| words.get(9)?.parse().ok())?
 }
 
-/// The inode in a line of `/proc/net/unix` that shows a listener at `path`.
+/// Returns the inode in a line of `/proc/net/unix`, if it is a listening socket at `path`.
 fn unix_inode(line: &str, path: &str) -> Option<u64> {
     const ACCEPTS: u32 = 0x10000;
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -337,7 +343,7 @@ fn unix_inode(line: &str, path: &str) -> Option<u64> {
     (flags & ACCEPTS != 0 && *words.get(7)? == path).then(|| words[6].parse().ok())?
 }
 
-/// The processes that hold one of these sockets.
+/// Returns the processes that have one of these sockets open.
 fn holders(inodes: &HashSet<u64>) -> Vec<u32> {
     let holds = |&pid: &u32| {
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -352,7 +358,7 @@ fn holders(inodes: &HashSet<u64>) -> Vec<u32> {
     if inodes.is_empty() { Vec::new() } else { numbered("/proc").into_iter().filter(holds).collect() }
 }
 
-/// Those of `pids` that descend from no other of them.
+/// Returns the processes of `pids` that descend from no other of them.
 fn topmost(pids: &[u32]) -> Vec<u32> {
     let below = |pid: u32| {
         let mut at = pid;
@@ -401,7 +407,7 @@ mod tests {
 
     #[test]
     fn listeners_are_reported_by_address_port_and_state() {
-        // Written as a little-endian machine shows 127.0.0.1:8080 and [::]:8080.
+        // Formatted as on a little-endian machine: 127.0.0.1:8080 and [::]:8080.
         let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1";
         let v6 = "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 888 1";
         let ours: SocketAddr = "127.0.0.1:8080".parse().unwrap();
@@ -460,7 +466,8 @@ mod tests {
             ..Used::default()
         };
         let reading = |used: Used| Reading(HashMap::from([(1, used)]));
-        // A thread has ended before the first reading: the ticks are ahead of the remaining clocks in both readings.
+        // A thread has ended before the first reading: in both readings the ticks exceed the remaining
+        // clocks.
         let before = reading(used(&[(7, ms(3))], 500));
         assert_eq!(reading(used(&[(7, ms(9) + 5)], 500)).since(&before).total_ns, ms(6) + 5);
         // A thread ends between the readings: only the ticks show its usage.
@@ -479,19 +486,19 @@ mod tests {
             reaped_ns: ms(reaped_ms),
             ..Used::default()
         };
-        // A worker that has run for a minute, and a grandchild's ten seconds in its account.
+        // A worker that has run for a minute, including ten seconds of a grandchild.
         let old = Used { system_ns: ms(35_000), ..used(1, 60_000, 10_000) };
         let before = Reading(HashMap::from([(1, used(0, 0, 4_000)), (2, old)]));
-        // It does 300 ms more, ends, and all of it is added to its parent's account.
+        // The worker uses 300 ms more and ends; its whole usage is added to its parent's.
         let after = Reading(HashMap::from([(1, used(0, 0, 74_300))]));
         let cpu = after.since(&before);
         assert_eq!((cpu.total_ns, cpu.system_ns), (ms(300), ms(150)));
-        // A child that was not waited for is not in its parent's account: nothing is subtracted.
+        // A child that was not waited for is not part of its parent's usage: nothing is subtracted.
         let after = Reading(HashMap::from([(1, used(0, 0, 4_000))]));
         assert_eq!(after.since(&before).total_ns, 0);
     }
 
-    /// Seconds in `0m1.250000s`.
+    /// Parses seconds from text such as `0m1.250000s`.
     fn seconds(text: &str) -> f64 {
         let (minutes, rest) = text.split_once('m').unwrap();
         minutes.parse::<f64>().unwrap() * 60.0 + rest.trim_end_matches('s').parse::<f64>().unwrap()
@@ -513,7 +520,7 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         let reported_s: f64 = line.split_ascii_whitespace().map(seconds).sum();
-        // What the shell did between the two readings, and the clock's grain.
+        // Tolerance for the shell's work between the two readings and for the clock's resolution.
         assert!((ours_s - reported_s).abs() < 0.02 * reported_s + 0.02, "{ours_s} against {reported_s}");
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-/// `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a bare number is seconds.
+/// Parses `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a number without a unit is in seconds.
 ///
 /// # Errors
-/// Which forms are allowed.
+/// The message lists the allowed forms.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -25,10 +25,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|_| format!("{text:?} is too long a time"))
 }
 
-/// `5000`, `5k`, `1.5M`: a count or a rate.
+/// Parses a count or a rate: `5000`, `5k`, `1.5M`.
 ///
 /// # Errors
-/// What would have been understood.
+/// The message lists the allowed forms.
 pub fn count(text: &str) -> Result<f64, String> {
     let text = text.trim().replace('_', "");
     let trimmed = text.strip_suffix("/s").unwrap_or(&text);
@@ -43,7 +43,7 @@ pub fn count(text: &str) -> Result<f64, String> {
     }
 }
 
-/// 1234567.8 as `1,234,568`.
+/// Formats 1234567.8 as `1,234,568`.
 #[must_use]
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
@@ -57,7 +57,7 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
-/// Nanoseconds with three digits and the unit that fits.
+/// Formats nanoseconds with three significant digits and a suitable unit.
 #[must_use]
 pub fn time(ns: f64) -> String {
     let (value, unit) = match ns {
@@ -69,7 +69,7 @@ pub fn time(ns: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Bytes with three digits and the unit that fits.
+/// Formats bytes with three significant digits and a suitable unit.
 #[must_use]
 pub fn bytes(count: f64) -> String {
     let (value, unit) = match count {
@@ -81,17 +81,17 @@ pub fn bytes(count: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// A time since 1970 as `2026-11-21 09:05 UTC`.
+/// Formats seconds since 1970 as `2026-11-21 09:05 UTC`.
 #[must_use]
 pub fn date(unix_s: u64) -> String {
     let time = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
-    // Only a machine whose clock stands beyond the year 9999 has no such time.
+    // Times beyond the year 9999 cannot be represented.
     let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (date, hour, minute) = (time.date(), time.hour(), time.minute());
     format!("{date} {hour:02}:{minute:02} UTC")
 }
 
-/// Three digits that count: `7.46`, `74.6`, `746`.
+/// Formats a value with three significant digits: `7.46`, `74.6`, `746`.
 #[must_use]
 pub fn digits(value: f64) -> String {
     match value.abs() {

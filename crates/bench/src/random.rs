@@ -1,6 +1,6 @@
 //! Random waiting times.
 
-/// A waiting time between events that come independently of each other, `mean` on average.
+/// Returns an exponentially distributed waiting time with this mean, as between independent events.
 pub fn exponential(random: &mut fastrand::Rng, mean: f64) -> f64 {
     -mean * (1.0 - random.f64()).ln()
 }

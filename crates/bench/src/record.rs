@@ -1,4 +1,4 @@
-//! A run's outcome for machines: JSON and CSV.
+//! A run's outcome in machine-readable formats: JSON and CSV.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::procfs::{self, ProcessMemory};
 use crate::server::Spent;
 use crate::{advice, figure};
 
-/// Everything, for machines.
+/// Converts the whole outcome to JSON.
 #[must_use]
 pub fn json(outcome: &Outcome) -> Value {
     let tally = &outcome.measured.tally;
@@ -89,7 +89,7 @@ fn server_json(spent: &Spent) -> Value {
         "before": memory(&spent.before), "after": memory(&spent.after), "series": series })
 }
 
-/// The runs as CSV, one a line; `names` say which is which.
+/// Formats the runs as CSV, one per line; `names` identify them.
 #[must_use]
 pub fn csv(runs: &[(String, &Outcome)]) -> String {
     let mut text = String::from("run,what,unix_s,seconds");
@@ -109,7 +109,7 @@ pub fn csv(runs: &[(String, &Outcome)]) -> String {
     text
 }
 
-/// A field of RFC 4180.
+/// Quotes a field as in RFC 4180 if necessary.
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -149,7 +149,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].starts_with("a,\"http://h/?a=1,2\",0,2.000,500.000,"), "{text}");
-        // One comma more stands inside the quotes.
+        // The quoted name contains one more comma.
         assert_eq!(lines[0].matches(',').count() + 1, lines[2].matches(',').count());
     }
 }

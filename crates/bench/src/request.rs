@@ -4,60 +4,61 @@ use http::{Fields, Method, Version};
 
 use crate::url::Url;
 
-/// Bytes of content in one chunk of a chunked upload.
+/// Size of a chunk of a chunked upload.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// A request to send.
+/// Request to send, before it is rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The method's name.
+    /// Method name.
     pub method: String,
-    /// Where.
+    /// URL that is requested.
     pub url: Url,
-    /// The content, if there is any; empty content is sent with `Content-Length: 0`.
+    /// Request content; `Some` of an empty vector is sent with `Content-Length: 0`.
     pub body: Option<Vec<u8>>,
-    /// Its weight: how often it is sent relative to the others. At least 1; default 1.
+    /// Weight: number of times it is sent relative to the others. At least 1; default 1.
     pub weight: u32,
 }
 
 impl Ask {
-    /// A GET.
+    /// Returns a GET request for `url`.
     #[must_use]
     pub fn get(url: Url) -> Ask {
         Ask { method: "GET".into(), url, body: None, weight: 1 }
     }
 }
 
-/// How every request is sent.
+/// Settings that all requests have in common.
 #[derive(Clone, Debug, Default)]
 pub struct RequestManner {
     /// HTTP/1.1, 1.0 or 2.
     pub version: Version,
-    /// Keep the connection after the response; else every request says `Connection: close` (1.0: says nothing).
+    /// Whether the connection is kept after the response; otherwise every HTTP/1.1 request has `Connection:
+    /// close` and an HTTP/1.0 request has no `Connection` field.
     pub keep_alive: bool,
-    /// Send content in the chunked coding.
+    /// Whether content is sent with the chunked transfer coding.
     pub chunked: bool,
-    /// Further field lines. They replace fields of the same name.
+    /// Additional fields. They replace default fields of the same name.
     pub fields: Fields,
 }
 
-/// The head of a request over HTTP/2, whose form depends on those before it.
+/// Head of an HTTP/2 request. It is encoded for each connection, because HPACK depends on earlier heads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamHead {
-    /// The method's name.
+    /// Method name.
     pub method: String,
-    /// `http` or `https`.
+    /// Scheme: `http` or `https`.
     pub scheme: &'static str,
     /// Host and port.
     pub authority: String,
     /// Path and query.
     pub path: String,
-    /// The fields.
+    /// Header fields.
     pub fields: Fields,
 }
 
 impl StreamHead {
-    /// `Host` becomes the authority.
+    /// Builds the head of a request; a `Host` field becomes the authority.
     fn of(ask: &Ask, fields: &Fields) -> StreamHead {
         let host = fields.first(b"host").map(|host| String::from_utf8_lossy(host).into_owned());
         let mut others = Fields::new();
@@ -74,23 +75,23 @@ impl StreamHead {
     }
 }
 
-/// A request in wire form.
+/// Request in wire format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireRequest {
-    /// All of it, head and content; over HTTP/2 the content alone.
+    /// Serialized head and content; over HTTP/2 only the content.
     pub bytes: Vec<u8>,
-    /// The head, over HTTP/2.
+    /// Head of the request, only over HTTP/2.
     pub head: Option<StreamHead>,
-    /// The method, which decides how the response is framed.
+    /// Method, which determines the framing of the response.
     pub method: Method,
-    /// Which of the plan's origins it goes to.
+    /// Index of the origin in the plan.
     pub origin: usize,
 }
 
-/// Renders `ask`, which goes to the plan's origin of that number.
+/// Renders `ask`, which goes to the origin with index `origin`.
 ///
 /// # Errors
-/// What cannot be sent.
+/// Describes what cannot be sent.
 pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRequest, String> {
     let chunked = manner.chunked && ask.body.is_some();
     if chunked && manner.version != Version::Http11 {
@@ -123,7 +124,7 @@ pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRe
     }
     if let Some(body) = &ask.body {
         push("Content-Type", "application/x-www-form-urlencoded");
-        // Never replaced: they frame what follows.
+        // The framing fields cannot be replaced.
         for name in ["Content-Length", "Transfer-Encoding"] {
             if manner.fields.first(name.as_bytes()).is_some() {
                 return Err(format!("{name} follows from the content: leave it out"));

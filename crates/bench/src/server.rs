@@ -9,10 +9,10 @@ use crate::moment::process_cpu_ns;
 use crate::plan::Plan;
 use crate::procfs::{self, Cpu, ProcessMemory, Reading};
 
-/// Seconds between two samples of the series.
+/// Interval in seconds between two samples of the series.
 const SAMPLE_S: f64 = 1.0;
 
-/// What a server used during a run.
+/// Resources that a server used during a run.
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     /// CPU time and context switches of the whole process tree in the measured part.
@@ -21,29 +21,30 @@ pub struct Spent {
     pub before: Vec<ProcessMemory>,
     /// Memory of each process after the load.
     pub after: Vec<ProcessMemory>,
-    /// The same over time.
+    /// Resource usage over time.
     pub series: Vec<ServerSample>,
 }
 
-/// A sample of a server.
+/// Sample of a server's resource usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServerSample {
-    /// Seconds since the load began to count.
+    /// Seconds since the measured part began.
     pub at_s: f64,
-    /// CPU used since the last sample, in cores: 1 is one core's whole time.
+    /// CPU time since the previous sample, in cores: 1 is the full time of one core.
     pub cores: f64,
     /// Resident memory of the tree, in bytes.
     pub rss: u64,
 }
 
-/// The machine during a run.
+/// State of the machine during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineState {
-    /// The share of all cores' time that went to neither the server nor the generator; only known with the server.
+    /// Share of all cores' time that was used neither by the server nor by the generator; `None` if the
+    /// server was not found.
     pub noise: Option<f64>,
 }
 
-/// Finds the server of a plan: the processes that listen where it goes.
+/// Finds the server of a plan: the processes that listen on its addresses.
 #[must_use]
 pub fn find(plan: &Plan) -> Vec<u32> {
     let mut found = Vec::new();
@@ -60,11 +61,11 @@ pub fn find(plan: &Plan) -> Vec<u32> {
     found
 }
 
-/// Watches a server's process tree through a run.
+/// Observes a server's process tree during a run.
 pub struct Watch {
     roots: Vec<u32>,
     beside: Vec<u32>,
-    /// The tree at the last look.
+    /// Processes of the tree at the latest reading.
     pids: Vec<u32>,
     begin: Option<Begin>,
     last: (f64, Reading),
@@ -80,8 +81,8 @@ struct Begin {
 }
 
 impl Watch {
-    /// Watches the trees below `roots`; without any, nothing. Those below `beside` belong to the measurement too: their
-    /// CPU time does not count as disturbance.
+    /// Observes the process trees below `roots`; nothing if there are none. The trees below `beside` also
+    /// belong to the measurement: their CPU time does not count as noise.
     #[must_use]
     pub fn new(roots: Vec<u32>, beside: Vec<u32>) -> Watch {
         let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
@@ -90,7 +91,7 @@ impl Watch {
         Watch { roots, beside, pids, begin: None, last: (0.0, Reading::default()), spent, noise: None }
     }
 
-    /// The result; `None` if there was no server to observe.
+    /// Returns the result; `None` if there was no server to observe.
     #[must_use]
     pub fn finish(mut self) -> (Option<Spent>, MachineState) {
         let around = MachineState { noise: self.noise };
@@ -102,7 +103,7 @@ impl Watch {
     }
 
     fn look(&mut self) -> Reading {
-        // Searching for further processes takes time, so the known ones are read first.
+        // Searching for new processes takes time, so the known ones are read first.
         let mut cpu = procfs::cpu(&self.pids);
         let known = std::mem::replace(&mut self.pids, procfs::tree(&self.roots));
         let further: Vec<u32> = self.pids.iter().copied().filter(|pid| !known.contains(pid)).collect();
@@ -112,7 +113,8 @@ impl Watch {
         cpu
     }
 
-    /// CPU time of what belongs to the measurement beside the server: this process, and what the server needs.
+    /// Returns the CPU time of the measurement apart from the server: this process and the processes that the
+    /// server needs.
     fn beside_ns(&self) -> u64 {
         match self.beside.as_slice() {
             [] => process_cpu_ns(),

@@ -1,4 +1,4 @@
-//! One measurement: puts load on a server, watches its processes and shows the progress.
+//! A single measurement: puts load on a server, observes its processes and shows the progress.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,22 +10,23 @@ use crate::plan::Plan;
 use crate::procfs;
 use crate::server::{self, Watch};
 
-/// What is to be measured.
+/// Load and server to be measured.
 #[derive(Clone, Debug)]
 pub struct LoadSubject {
-    /// The load.
+    /// Plan of the load.
     pub plan: Plan,
-    /// Its first URL, for people.
+    /// First URL, for display.
     pub url: String,
-    /// What the requests speak, for people.
+    /// HTTP version of the requests, for display.
     pub version: Version,
-    /// The server's processes; empty to find them by where they listen.
+    /// Process IDs of the server; empty to find them by their listening sockets.
     pub server_pids: Vec<u32>,
-    /// First processes of what the server needs beside it: their CPU time is neither the server's nor a stranger's.
+    /// Root processes of services that the server needs: their CPU time counts neither for the server nor as
+    /// noise.
     pub beside_pids: Vec<u32>,
 }
 
-/// Two observers as one.
+/// Combination of two observers.
 struct Both<'o>(&'o mut Watch, &'o mut dyn Observer);
 
 impl Observer for Both<'_> {
@@ -45,10 +46,10 @@ impl Observer for Both<'_> {
     }
 }
 
-/// Measures once.
+/// Runs one measurement.
 ///
 /// # Errors
-/// What keeps the load from being put on at all.
+/// Returns the reason why the load could not be started.
 pub fn measure(subject: &LoadSubject, stop: &AtomicBool, live: &mut dyn Observer) -> Result<Outcome, String> {
     let roots = match subject.server_pids.as_slice() {
         [] => server::find(&subject.plan),
@@ -61,9 +62,9 @@ pub fn measure(subject: &LoadSubject, stop: &AtomicBool, live: &mut dyn Observer
     Ok(Outcome { setup, measured, server, around, unix_s: unix_s() })
 }
 
-/// How many engine threads suit a load: one where the server shares the machine and has few cores to give, because each
-/// thread more takes from the server and one drives a quarter of a million requests a second; else one for each 64
-/// connections, up to the cores there are.
+/// Returns a suitable number of engine threads: one for each 64 connections, up to the number of cores. If
+/// the server is on the same machine, at most a quarter of the cores, because each thread takes CPU time from
+/// the server, and one thread drives a quarter of a million requests per second.
 #[must_use]
 pub fn threads(connections: usize, server_is_here: bool) -> usize {
     let cores = procfs::cores();

@@ -1,6 +1,6 @@
 //! Statistics of repeated measurements: median, spread, and whether a difference is significant.
 
-/// The middle value; the mean of the two middle ones when their number is even. `None` for no values.
+/// Returns the median; for an even number of values, the mean of the two middle ones. `None` for no values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -12,7 +12,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The least and the greatest value. `None` for no values.
+/// Returns the least and the greatest value. `None` for no values.
 #[must_use]
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().min_by(f64::total_cmp)?;
@@ -20,14 +20,14 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, greatest))
 }
 
-/// The comparison of two subjects, from pairs of runs made one right after the other.
+/// Comparison of two subjects, from pairs of consecutive runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The first as a multiple of the second: the middle of the pairs' ratios.
+    /// The first as a multiple of the second: the central value of the ratios of the pairs.
     pub ratio: f64,
-    /// The interval that holds the true ratio with the confidence of [`CONFIDENCE`].
+    /// Lower bound of the interval that contains the true ratio with confidence [`CONFIDENCE`].
     pub low: f64,
-    /// See `low`.
+    /// Upper bound of the interval.
     pub high: f64,
 }
 
@@ -39,16 +39,17 @@ impl Ratio {
     }
 }
 
-/// The confidence of every interval: one in a hundred misses the truth. With the usual 95 % a comparison of a dozen
-/// figures would call one of two equal things faster more often than not.
+/// Confidence level of every interval: one in a hundred misses the true value. With the usual 95 %, a
+/// comparison of a dozen equal figures would report a difference in almost every second case.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Compares pairs by the log of their ratios. `None` for fewer than two pairs, or where a value is not above zero.
+/// Compares pairs by the logarithm of their ratios. `None` for fewer than two pairs, or if a value is not
+/// above zero.
 ///
-/// Both runs of a pair meet the same load on the machine, so it cancels out; logarithms, because noise multiplies. A few
-/// pairs give their mean and Student's interval. From [`RANKED_MIN`] pairs on it is their pseudo-median and the interval
-/// of the signed ranks (Hodges, Lehmann; Wilcoxon), which assumes only that the noise is symmetric: a pair that another
-/// program disturbed counts as one pair, however large its error.
+/// Both runs of a pair are exposed to the same other load on the machine, so it cancels out. Logarithms are
+/// used because noise is multiplicative. Fewer than [`RANKED_MIN`] pairs give their mean and Student's
+/// interval. More pairs give the pseudo-median and the signed-rank interval (Hodges, Lehmann; Wilcoxon),
+/// which only assumes symmetric noise: a disturbed pair counts as one pair, however large its error.
 #[must_use]
 pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     if pairs.len() < 2 || pairs.iter().any(|&(a, b)| a <= 0.0 || b <= 0.0) {
@@ -71,10 +72,11 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     Some(Ratio { ratio: middle.exp(), low: low.exp(), high: high.exp() })
 }
 
-/// Fewest pairs for the signed-rank interval: with fewer, it covers nearly all of the range, and the mean is used.
+/// Minimum number of pairs for the signed-rank interval: with fewer, it covers nearly the whole range, and
+/// the mean is used.
 const RANKED_MIN: usize = 12;
 
-/// How many of the sorted means of two lie outside the interval of [`CONFIDENCE`], on either side.
+/// Returns the number of sorted pairwise means that lie outside the interval of [`CONFIDENCE`] on each side.
 fn ranks_cut(count: usize) -> usize {
     const EXACT_MAX: usize = 60;
     let tail = (1.0 - CONFIDENCE) / 2.0;
@@ -84,7 +86,7 @@ fn ranks_cut(count: usize) -> usize {
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
         return (mean - NORMAL * deviation - 0.5).floor().max(0.0) as usize;
     }
-    // The chance of each sum of ranks, where every rank is positive or not with the same chance.
+    // Probability of each sum of ranks, if every rank is positive with probability one half.
     let mut chance = vec![0.0; most + 1];
     chance[0] = 1.0;
     for rank in 1..=count {
@@ -97,11 +99,11 @@ fn ranks_cut(count: usize) -> usize {
         below += chance;
         below <= tail
     };
-    // The first of the sums is that of no rank, which leaves out no mean.
+    // The sum zero (no positive rank) excludes no mean.
     chance.iter().map(within).take_while(|within| *within).count().saturating_sub(1)
 }
 
-/// Compares two sets of measurements that were not taken in pairs (Welch). `None` for fewer than two in either.
+/// Compares two sets of unpaired measurements (Welch). `None` for fewer than two values in either set.
 #[must_use]
 pub fn ratio_of_sets(a: &[f64], b: &[f64]) -> Option<Ratio> {
     if a.len() < 2 || b.len() < 2 || a.iter().chain(b).any(|&value| value <= 0.0) {
@@ -117,10 +119,10 @@ pub fn ratio_of_sets(a: &[f64], b: &[f64]) -> Option<Ratio> {
     Some(Ratio { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
 }
 
-/// What [`CONFIDENCE`] is in standard deviations of the normal distribution.
+/// Two-sided quantile of the normal distribution for [`CONFIDENCE`], in standard deviations.
 const NORMAL: f64 = 2.576;
 
-/// The mean and its standard error.
+/// Returns the mean and its standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -128,7 +130,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (squares / (count - 1.0) / count).sqrt())
 }
 
-/// Student's t for [`CONFIDENCE`], both sides, by degrees of freedom.
+/// Returns Student's two-sided t for [`CONFIDENCE`] and these degrees of freedom.
 fn student(freedom: usize) -> f64 {
     const SMALL: [f64; 30] = [
         63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977,
@@ -137,7 +139,7 @@ fn student(freedom: usize) -> f64 {
     ];
     match SMALL.get(freedom.saturating_sub(1)) {
         Some(&t) => t,
-        // The distance to the normal distribution shrinks with the degrees of freedom.
+        // The difference from the normal distribution is inversely proportional to the degrees of freedom.
         None => NORMAL + (SMALL[29] - NORMAL) * 30.0 / freedom as f64,
     }
 }
@@ -157,12 +159,13 @@ mod tests {
         assert_eq!(range(&[]), None);
     }
 
-    /// About normal, by the sum of twelve.
+    /// Returns an approximately normal value: the sum of twelve uniform ones.
     fn noise(random: &mut Rng) -> f64 {
         (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
     }
 
-    /// How many of 2,000 comparisons of eight pairs call the two distinct, and how many cover the truth.
+    /// Runs 2,000 comparisons of eight pairs; returns how many find a difference, and how many intervals
+    /// contain the true ratio.
     fn trials(truth: f64, compare: fn(&[(f64, f64)]) -> Option<Ratio>) -> (usize, usize) {
         let mut random = Rng::with_seed(42);
         let (mut distinct, mut covered) = (0, 0);
@@ -208,9 +211,9 @@ mod tests {
 
     #[test]
     fn the_ranks_interval_is_wilcoxons_and_shrugs_at_a_wild_pair() {
-        // The critical values of the signed ranks at 0.005 on a side, and how many means they leave out.
+        // Critical values of the signed-rank test at 0.005 per side, as the number of excluded means.
         assert_eq!([12, 20, 30, 50].map(ranks_cut), [7, 37, 109, 373]);
-        // The step to the approximation is a small one.
+        // The switch to the approximation causes only a small step.
         assert!(ranks_cut(61) - ranks_cut(60) < 20, "{} {}", ranks_cut(60), ranks_cut(61));
         let mut pairs: Vec<(f64, f64)> = (0..20).map(|at| (1.05 + 0.002 * f64::from(at % 5), 1.0)).collect();
         pairs[3] = (0.1, 1.0);
@@ -227,7 +230,7 @@ mod tests {
         let (mut equal, mut slower) = (0, 0);
         for _ in 0..500 {
             let mut value = |factor: f64| {
-                // In one run of ten, another program uses up to half of the machine.
+                // In one of ten runs, another program uses up to half of the machine.
                 let struck = if random.f64() < 0.1 { 1.0 + random.f64() } else { 1.0 };
                 factor * struck * (0.02 * noise(&mut random)).exp()
             };

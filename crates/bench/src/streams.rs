@@ -1,4 +1,4 @@
-//! HTTP/2: several requests on a connection at once, each a stream of its own.
+//! HTTP/2: concurrent requests on a connection, each on its own stream.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -14,51 +14,51 @@ use crate::moment::now_ns;
 use crate::tally::ErrorKind;
 use crate::world::{RequestJob, World};
 
-/// Reads in a row before the other connections have their turn.
+/// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;
-/// Bytes of content that wait to be sent at once.
+/// Maximum bytes of content that are buffered for sending.
 const OUT_BYTES_MAX: usize = 256 * 1024;
-/// The window of a stream and of the connection: what is sent is read at once.
+/// Flow-control window of streams and connections: received content is consumed at once.
 const WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
-/// A request and what there is of its response.
+/// Request in progress and the received part of its response.
 struct RequestUnderWay {
     stream: u32,
     job: RequestJob,
     sent_ns: u64,
-    /// How much of its content has been sent.
+    /// Bytes of the request content that have been sent.
     sent_bytes: usize,
-    /// When the response's first byte came; 0 for not yet.
+    /// Time of the first byte of the response; 0 if none has arrived.
     first_ns: u64,
     status: u16,
     content_bytes: u64,
     hasher: Option<Box<DefaultHasher>>,
 }
 
-/// What reading came to.
+/// Result of reading.
 enum StreamReads {
-    /// Something was read.
+    /// Bytes were read.
     Some,
-    /// Nothing is there.
+    /// No bytes are available.
     Blocked,
-    /// More is there, but others should have their turn.
+    /// More bytes are available, but other connections should get their turn.
     Busy,
-    /// The server closed its side.
+    /// The server closed its side of the connection.
     Closed,
 }
 
-/// One HTTP/2 connection after another.
+/// Sequence of HTTP/2 load connections.
 pub(crate) struct MultiplexedConnection {
     jobs: ConnectionJobs,
     machine: Machine,
-    /// In the order of their streams.
+    /// Requests in progress, by ascending stream ID.
     under_way: VecDeque<RequestUnderWay>,
-    /// Bytes of a frame that is not whole.
+    /// Bytes of an incomplete frame.
     held: Vec<u8>,
-    /// Bytes to be sent, of which `out_at` have been.
+    /// Bytes to be sent, of which the first `out_at` bytes have been sent.
     out: Vec<u8>,
     out_at: usize,
-    /// The server opens no further stream.
+    /// Whether the server accepts no further streams.
     leaves: bool,
 }
 
@@ -71,7 +71,7 @@ fn options(limits: Limits) -> Options {
     }
 }
 
-/// An error code by its name, or its number where it has none.
+/// Returns the name of an error code, or its number if it has no name.
 fn named(code: ErrorCode) -> String {
     match code.text() {
         "" => format!("error code {}", code.0),
@@ -93,7 +93,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Opens as many streams as the plan wants and the server allows.
+    /// Opens as many streams as the plan requests and the server allows.
     fn fill(&mut self) -> Result<(), RequestFailure> {
         let depth = self.jobs.world.plan.pipeline;
         while self.under_way.len() < depth && !self.leaves {
@@ -137,7 +137,7 @@ impl MultiplexedConnection {
         Ok(())
     }
 
-    /// Writes as much content as the windows take.
+    /// Sends as much request content as the flow-control windows allow.
     fn send_content(&mut self) {
         let world = self.jobs.world.clone();
         for request in &mut self.under_way {
@@ -149,7 +149,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Sends what is to be sent; true where all of it has been.
+    /// Sends pending bytes; returns true if all of them have been sent.
     fn flush(&mut self, link: &mut Link) -> Result<bool, RequestFailure> {
         self.send_content();
         self.machine.flush(&mut self.out);
@@ -169,12 +169,12 @@ impl MultiplexedConnection {
         Ok(link.try_flush()? && done)
     }
 
-    /// Until when the response to the oldest request may take.
+    /// Returns the deadline for the response to the oldest request.
     fn deadline_ms(&self) -> u64 {
         self.jobs.deadline_ms(self.under_way.front().map(|request| request.sent_ns))
     }
 
-    /// Reads what is there.
+    /// Reads the bytes that have arrived.
     fn take_in(&mut self, link: &mut Link) -> Result<StreamReads, RequestFailure> {
         let world = self.jobs.world.clone();
         let mut scratch = world.scratch.borrow_mut();
@@ -195,7 +195,7 @@ impl MultiplexedConnection {
         Ok(StreamReads::Busy)
     }
 
-    /// Takes received bytes in; those of a frame that is not whole are held.
+    /// Parses received bytes; bytes of an incomplete frame are kept.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
         if self.jobs.served == 0 && bytes.starts_with(b"HTTP/1.") {
@@ -217,7 +217,7 @@ impl MultiplexedConnection {
                 Event::Data { stream, data, ended } => self.take_data(stream, data.of(fed), ended),
                 Event::Trailers { stream } => self.complete(stream),
                 Event::Reset { stream, code } => match self.remove(stream) {
-                    // It was not processed.
+                    // The server did not process the request, so it can be sent again.
                     Some(request) if code == ErrorCode::REFUSED_STREAM => {
                         self.jobs.again.push_back(request.job);
                     }
@@ -233,7 +233,7 @@ impl MultiplexedConnection {
                 }
                 Event::GoAway { last_stream, .. } => {
                     self.leaves = true;
-                    // Those above were not processed.
+                    // Requests on streams above the last stream ID were not processed.
                     while let Some(stream) = self.under_way.back().map(|request| request.stream)
                         && stream > last_stream
                         && let Some(request) = self.remove(stream)
@@ -255,7 +255,7 @@ impl MultiplexedConnection {
         self.under_way.get_mut(at)
     }
 
-    /// Takes the request of a stream that has ended.
+    /// Removes and returns the request of a stream that has ended.
     fn remove(&mut self, stream: u32) -> Option<RequestUnderWay> {
         self.machine.release(stream);
         let at = self.under_way.binary_search_by_key(&stream, |request| request.stream).ok()?;
@@ -297,7 +297,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// The response on the stream is whole.
+    /// Counts the complete response of a stream.
     fn complete(&mut self, stream: u32) {
         let Some(request) = self.remove(stream) else { return };
         self.jobs.record(&WholeResponse {
@@ -344,7 +344,7 @@ impl Connection for MultiplexedConnection {
                     };
                     return Err(RequestFailure::new(ErrorKind::Closed, what));
                 }
-                // What was read may have ended streams and opened windows: there may be something to send.
+                // Reading may have ended streams or opened windows, so try to send again.
                 StreamReads::Some => {}
                 StreamReads::Blocked => {
                     link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;

@@ -1,6 +1,6 @@
-//! Plain tables, for terminals and Markdown alike.
+//! Text tables for terminals and Markdown.
 
-/// A table whose columns line up: the first to the left, all others to the right.
+/// Table with aligned columns: the first is left-aligned, all others are right-aligned.
 #[derive(Clone, Debug)]
 pub struct TextTable {
     head: Vec<String>,
@@ -8,25 +8,25 @@ pub struct TextTable {
 }
 
 impl TextTable {
-    /// A table with these columns.
+    /// Creates an empty table with these columns.
     #[must_use]
     pub fn new<S: ToString>(head: &[S]) -> TextTable {
         TextTable { head: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row; missing cells are empty.
+    /// Adds a row; missing cells stay empty.
     pub fn row(&mut self, cells: Vec<String>) {
-        // A line break in a name would look like another row.
+        // A line break in a cell would look like another row.
         self.rows.push(cells.into_iter().map(|cell| cell.replace(['\n', '\r'], " ")).collect());
     }
 
-    /// Whether there is no row.
+    /// Whether the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Head and rows.
+    /// Returns the head and the rows.
     #[must_use]
     pub fn parts(&self) -> (&[String], &[Vec<String>]) {
         (&self.head, &self.rows)
@@ -49,7 +49,7 @@ impl TextTable {
         })
     }
 
-    /// As Markdown.
+    /// Formats the table as Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let widths = self.widths();
@@ -67,7 +67,7 @@ impl TextTable {
         text
     }
 
-    /// For a terminal, each line after `indent`.
+    /// Formats the table for a terminal, each line preceded by `indent`.
     #[must_use]
     pub fn plain(&self, indent: &str) -> String {
         let widths = self.widths();

@@ -1,14 +1,15 @@
-//! The counters of a run: latencies, statuses, errors.
+//! Counters of a run: latencies, statuses, errors.
 
 use hdrhistogram::Histogram;
 use net::TlsAgreement;
 
 use crate::handshakes::Handshakes;
 
-/// The longest time that is recorded; longer ones count as this.
+/// Longest time that can be recorded; longer ones are recorded as this one.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// A histogram of times in nanoseconds, three digits from 100 ns to an hour. Allocates memory with the first value.
+/// Histogram of times in nanoseconds from 100 ns to an hour, with three significant digits. Memory is
+/// allocated with the first value.
 #[derive(Clone, Debug, Default)]
 pub struct Times(Option<Box<Histogram<u64>>>);
 
@@ -28,65 +29,65 @@ impl Times {
         self.histogram().saturating_record(ns.max(1));
     }
 
-    /// Adds all of `other`.
+    /// Adds all values of `other`.
     pub fn add(&mut self, other: &Times) {
         if let Some(other) = other.filled() {
             self.histogram().add(other).expect("histograms of the same bounds add up");
         }
     }
 
-    /// The number of recorded times.
+    /// Returns the number of recorded times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.filled().map_or(0, Histogram::len)
     }
 
-    /// The percentile (0 to 100) in nanoseconds; 0 without any time.
+    /// Returns the percentile (0 to 100) in nanoseconds; 0 if the histogram is empty.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         // The upper bound of a bucket may be above the greatest recorded value.
         self.filled().map_or(0, |histogram| histogram.value_at_percentile(percent).min(histogram.max()))
     }
 
-    /// The greatest.
+    /// Returns the greatest recorded time.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.filled().map_or(0, Histogram::max)
     }
 
-    /// The least.
+    /// Returns the least recorded time.
     #[must_use]
     pub fn min(&self) -> u64 {
         self.filled().map_or(0, Histogram::min)
     }
 
-    /// The mean.
+    /// Returns the mean.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.filled().map_or(0.0, Histogram::mean)
     }
 
-    /// The standard deviation.
+    /// Returns the standard deviation.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         self.filled().map_or(0.0, Histogram::stdev)
     }
 
-    /// Every bucket that is not empty: its upper bound and its count.
+    /// Iterates over the non-empty buckets: upper bound and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let steps = self.filled().into_iter().flat_map(Histogram::iter_recorded);
         steps.map(|step| (step.value_iterated_to(), step.count_at_value()))
     }
 }
 
-/// What can go wrong with a request.
+/// Kinds of request failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No connection could be made.
+    /// The connection could not be made.
     Connect,
     /// The TLS handshake failed.
     Tls,
-    /// No complete response before the timeout.
+    /// The response was not complete before the timeout.
     Timeout,
     /// The server closed the connection before the response was complete.
     Closed,
@@ -99,7 +100,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [ErrorKind; 7] = [
         ErrorKind::Connect,
         ErrorKind::Tls,
@@ -110,7 +111,7 @@ impl ErrorKind {
         ErrorKind::Unsent,
     ];
 
-    /// One word, for people and for machines.
+    /// Returns the name of the kind: one word, for text and for machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -125,11 +126,11 @@ impl ErrorKind {
     }
 }
 
-/// Errors, counted by kind; those of connecting by their causes too, others with one example.
+/// Errors counted by kind. Connection and TLS errors are also counted by cause, other kinds keep one example.
 #[derive(Clone, Debug, Default)]
 pub struct Errors([Vec<(String, u64)>; ErrorKind::ALL.len()]);
 
-/// How many causes of one kind are counted separately; any further cause counts with the last of them.
+/// Maximum number of causes that are counted separately; further causes count with the last one.
 const fn causes_max(kind: ErrorKind) -> usize {
     match kind {
         ErrorKind::Connect | ErrorKind::Tls => 4,
@@ -138,7 +139,7 @@ const fn causes_max(kind: ErrorKind) -> usize {
 }
 
 impl Errors {
-    /// Counts `count` errors of one kind.
+    /// Adds `count` errors of one kind.
     pub fn add(&mut self, kind: ErrorKind, count: u64, example: &str) {
         let causes = &mut self.0[kind as usize];
         match causes.iter().position(|(cause, _)| cause == example) {
@@ -149,13 +150,13 @@ impl Errors {
         }
     }
 
-    /// All of them.
+    /// Returns the total number of errors.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.causes().map(|(_, count, _)| count).sum()
     }
 
-    /// How many of one kind, and an example.
+    /// Returns the number of errors of one kind, and an example.
     #[must_use]
     pub fn of(&self, kind: ErrorKind) -> (u64, &str) {
         let causes = &self.0[kind as usize];
@@ -163,7 +164,7 @@ impl Errors {
         (causes.iter().map(|(_, count)| count).sum(), example)
     }
 
-    /// Those that occurred.
+    /// Iterates over the kinds that occurred.
     pub fn iter(&self) -> impl Iterator<Item = (ErrorKind, u64, &str)> {
         ErrorKind::ALL
             .into_iter()
@@ -172,7 +173,7 @@ impl Errors {
             .map(|(kind, (count, example))| (kind, count, example))
     }
 
-    /// The same, with the causes of one kind apart.
+    /// Iterates over the causes that occurred, several per kind.
     pub fn causes(&self) -> impl Iterator<Item = (ErrorKind, u64, &str)> {
         let causes = |kind: ErrorKind| {
             self.0[kind as usize].iter().map(move |(cause, count)| (kind, *count, cause.as_str()))
@@ -187,29 +188,29 @@ impl Errors {
     }
 }
 
-/// The figures of a part of a run on the client's side.
+/// Figures of the client for a part of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// From the request (open loop: from when it was due) to the end of its response; a request that timed out counts
-    /// with the time it had waited.
+    /// Time from the request (open loop: from its scheduled time) to the end of its response; a request that
+    /// timed out counts with the time it had waited.
     pub latency: Times,
-    /// From sending to the first byte of the response.
+    /// Time from sending to the first byte of the response.
     pub first_byte: Times,
-    /// Making connections, TLS not counted.
+    /// Time to make a connection, without TLS.
     pub connect: Times,
-    /// TLS handshakes, all of them.
+    /// Duration of all TLS handshakes.
     pub tls: Times,
-    /// Those that were full ones.
+    /// Duration of full TLS handshakes.
     pub tls_full: Times,
-    /// Those that resumed a session.
+    /// Duration of resumed TLS handshakes.
     pub tls_resumed: Times,
-    /// How many there were, and what they agreed on.
+    /// TLS handshakes by negotiated parameters.
     pub handshakes: Handshakes,
-    /// Open loop: how much later than due the generator itself started a request.
+    /// Open loop: delay between the scheduled time of a request and its start by the generator.
     pub lateness: Times,
-    /// Responses, of whatever status.
+    /// Responses with any status.
     pub responses: u64,
-    /// Bytes received, heads included.
+    /// Bytes received, including heads.
     pub bytes_in: u64,
     /// Bytes of content received.
     pub content_bytes: u64,
@@ -217,11 +218,12 @@ pub struct Tally {
     pub bytes_out: u64,
     /// Connections made.
     pub connections: u64,
-    /// Responses on a connection that had carried an earlier response.
+    /// Responses on a connection that had already carried a response.
     pub reused: u64,
-    /// Responses whose length was not that of the first response to the same request.
+    /// Responses whose length differs from that of the first response to the same request.
     pub lengths_differ: u64,
-    /// Responses whose content was not that of the first; only counted where the plan verifies.
+    /// Responses whose content differs from that of the first one; counted only if the plan verifies
+    /// contents.
     pub contents_differ: u64,
     /// Requests that failed.
     pub errors: Errors,
@@ -237,7 +239,7 @@ impl Tally {
         }
     }
 
-    /// Takes in the connections of `other` and nothing else.
+    /// Adds only the connection figures of `other`.
     pub fn add_connections(&mut self, other: &Tally) {
         for (into, from) in [
             (&mut self.connect, &other.connect),
@@ -258,8 +260,8 @@ impl Tally {
         self.handshakes.count(agreed, 1);
     }
 
-    /// The distributions of a connection's and a request's parts, for people; those of full and of resumed handshakes only where there
-    /// are both.
+    /// Returns the distributions of the phases of connections and requests with display names; full and
+    /// resumed handshakes are listed separately only if both occurred.
     #[must_use]
     pub fn parts(&self) -> Vec<(&'static str, &Times)> {
         let both = self.tls_full.count() > 0 && self.tls_resumed.count() > 0;
@@ -276,7 +278,7 @@ impl Tally {
         parts
     }
 
-    /// Status codes and their counts, by code.
+    /// Returns the status codes and their counts, by ascending code.
     #[must_use]
     pub fn statuses(&self) -> Vec<(u16, u64)> {
         let mut statuses = self.statuses.clone();
@@ -284,13 +286,13 @@ impl Tally {
         statuses
     }
 
-    /// Responses with a status of 400 or above.
+    /// Returns the number of responses with a status of 400 or above.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.statuses.iter().filter(|(code, _)| *code >= 400).map(|(_, count)| count).sum()
     }
 
-    /// Takes in all of `other`.
+    /// Adds all figures of `other`.
     pub fn add(&mut self, other: &Tally) {
         for (into, from) in [
             (&mut self.latency, &other.latency),

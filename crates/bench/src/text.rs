@@ -1,4 +1,4 @@
-//! An outcome as text for people.
+//! Human-readable text output of an outcome.
 
 use crate::advice;
 use crate::figure::Figure;
@@ -7,7 +7,7 @@ use crate::quantity::{bytes, digits, thousands, time};
 use crate::server::Spent;
 use crate::table::TextTable;
 
-/// Everything about one run.
+/// Formats all results of one run.
 #[must_use]
 pub fn report(outcome: &Outcome) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
@@ -23,7 +23,7 @@ pub fn report(outcome: &Outcome) -> String {
             thousands(tally.errors.total() as f64),
             match outcome.errors() - tally.errors.total() {
                 0 => String::new(),
-                // `--expect 'errors = 0'` counts both.
+                // `--expect 'errors = 0'` counts both kinds.
                 statuses => format!(", {} with a status of 400 or above", thousands(statuses as f64)),
             }
         ),
@@ -97,7 +97,7 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
     let responses = outcome.measured.responses_in_time as f64;
     let us = |ns: u64| digits(ns as f64 / 1e3 / responses);
     let mut text = match outcome.cpu_us() {
-        // Nothing to share it among.
+        // Without responses there is no CPU time per request.
         None => format!("\n  {:<12}{cores} cores busy\n", "Server"),
         Some(cpu_us) => format!(
             "\n  {:<12}CPU {} µs a request (user {}, system {})\n\
@@ -126,7 +126,8 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
     text
 }
 
-/// Each process and their sum: name, then RSS, PSS and private dirty, each before and after.
+/// Returns a row for each process and for the sum: name, then RSS, PSS and private dirty, each before and
+/// after.
 #[must_use]
 pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
     const SHOWN_MAX: usize = 12;
@@ -164,7 +165,7 @@ pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
     rows
 }
 
-/// Breaks a sentence into lines of a terminal; `mark` stands before the first, spaces before the others.
+/// Wraps a sentence to the width of a terminal; `mark` precedes the first line, spaces precede the others.
 #[must_use]
 pub fn wrapped(mark: &str, sentence: &str) -> String {
     const WIDTH: usize = 94;

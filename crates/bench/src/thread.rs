@@ -1,4 +1,4 @@
-//! One engine thread of a run: its connections, its clock, its reports.
+//! Engine thread of a run: its connections, its schedule and its reports.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,38 +19,39 @@ use crate::streams::MultiplexedConnection;
 use crate::tally::Tally;
 use crate::world::{RunState, World};
 
-/// How often a thread looks at the clock and at whether the end has come.
+/// Interval in milliseconds at which a thread checks the clock and the stop flag.
 const LOOK_MS: u64 = 5;
-/// How long requests in progress at the end of an open loop may take.
+/// Maximum time that requests in progress at the end of an open loop are waited for.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// When a run's parts begin and end, by the monotonic clock.
+/// Times of a run's phases, by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// Load begins.
+    /// Start of the load.
     pub(crate) begin_ns: u64,
     /// The end of the warm-up.
     pub(crate) count_ns: u64,
-    /// The end; `u64::MAX` if the run ends by its number of requests.
+    /// End of the run; `u64::MAX` if it ends by its number of requests.
     pub(crate) end_ns: u64,
-    /// Length of one report.
+    /// Duration of one report.
     pub(crate) slice_ns: u64,
 }
 
-/// What a thread reports.
+/// Report of a thread.
 pub(crate) enum ThreadReport {
-    /// The figures of a slice of time. The first slices may be the warm-up.
+    /// Figures of a time slice. The first slices may belong to the warm-up.
     Slice { warm_up: bool, from_ns: u64, to_ns: u64, tally: Box<Tally> },
-    /// Nothing more is asked; what remains is to end. When the last slice that counts began; 0 where there was none.
+    /// The thread starts no more requests. `from_ns` is the start of the last counted slice; 0 if there was
+    /// none.
     Over { from_ns: u64 },
-    /// The thread has ended. What an open loop still got after the end, and CPU time and wall-clock time from where
-    /// it counts to the end.
+    /// The thread has ended. `rest` has the responses of an open loop after the end; `cpu_ns` and `wall_ns`
+    /// cover the time from the beginning of the measured part to the end.
     End { rest: Box<Tally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
-    /// The thread cannot continue.
+    /// The thread failed.
     Broken(String),
 }
 
-/// One thread's part of the plan.
+/// Part of the plan that one thread executes.
 pub(crate) struct ThreadPart {
     pub(crate) number: usize,
     pub(crate) plan: Arc<Plan>,
@@ -58,9 +59,9 @@ pub(crate) struct ThreadPart {
     pub(crate) schedule: Schedule,
 }
 
-/// Runs the part to its end, and reports.
+/// Executes the part to its end and sends reports.
 pub(crate) fn run(part: ThreadPart, reports: &Sender<ThreadReport>) {
-    // Sending fails only if the receiver has ended.
+    // Sending fails only if the receiver no longer exists.
     let _ = match load(part, reports.clone()) {
         Ok(end) => reports.send(end),
         Err(error) => reports.send(ThreadReport::Broken(error.to_string())),
@@ -73,7 +74,7 @@ fn load(part: ThreadPart, reports: Sender<ThreadReport>) -> std::io::Result<Thre
     let world = Rc::new(World::new(&core, part.plan.clone(), part.shared.clone(), seed));
     let main = conduct(world.clone(), part, reports, seed);
     let (cpu_ns, wall_ns) = core.run_until_end(main)?;
-    // The connections are closed now, and their requests in progress have been counted.
+    // The connections are closed at this point, and their requests in progress have been counted.
     world.give_up_waiting(now_ns());
     let rest = Box::new(world.tally.take());
     Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_ns.get() })
@@ -114,7 +115,7 @@ async fn conduct(world: Rc<World>, part: ThreadPart, reports: Sender<ThreadRepor
     }
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
     world.end();
-    // If the receiver has ended, the report is not needed.
+    // The receiver may no longer exist; the report is not needed then.
     let _ = reports.send(ThreadReport::Over { from_ns: if warm_up { 0 } else { from_ns } });
     if plan.is_open() {
         settle(&world, &part).await;
@@ -132,7 +133,7 @@ fn set_quota(world: &World, part: &ThreadPart) {
     }
 }
 
-/// Waits for the boundary; true if the run has ended before it.
+/// Waits until `boundary_ns`; returns true if the run ended before it.
 async fn until(world: &World, part: &ThreadPart, boundary_ns: u64, warm_up: bool) -> bool {
     loop {
         let now_ns = now_ns();
@@ -147,7 +148,7 @@ async fn until(world: &World, part: &ThreadPart, boundary_ns: u64, warm_up: bool
     }
 }
 
-/// Waits for the requests in progress of an open loop.
+/// Waits for the requests in progress of an open loop, up to [`GRACE`].
 async fn settle(world: &World, part: &ThreadPart) {
     let until_ns = now_ns() + part.plan.timeout.min(GRACE).as_nanos() as u64;
     while !world.is_settled() && now_ns() < until_ns && !part.shared.stop.load(Ordering::Relaxed) {
@@ -155,7 +156,7 @@ async fn settle(world: &World, part: &ThreadPart) {
     }
 }
 
-/// This thread's share of the connections.
+/// Opens this thread's share of the connections.
 fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
     let plan = &part.plan;
     let origins = plan.connections_to().into_iter().enumerate();
@@ -169,12 +170,12 @@ fn open_lanes(world: &Rc<World>, part: &ThreadPart) {
     }
 }
 
-/// Makes requests due by the clock, whether or not earlier ones have been answered.
+/// Makes requests due at the scheduled times, regardless of responses.
 async fn pace(world: Rc<World>, number: usize, rate: f64, arrivals: Arrivals, schedule: Schedule, seed: u64) {
     let threads = world.plan.threads as f64;
     let mean_ns = 1e9 * threads / rate;
     let mut random = Rng::with_seed(seed ^ 0xa55a_a55a);
-    // Constant arrivals of several threads lie evenly between each other.
+    // Threads with constant arrivals are interleaved evenly.
     let mut due_ns = match arrivals {
         Arrivals::Constant => mean_ns * number as f64 / threads,
         Arrivals::Poisson => exponential(&mut random, mean_ns),

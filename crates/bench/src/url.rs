@@ -1,25 +1,25 @@
-//! URLs of what is to be loaded.
+//! URLs of the requests.
 
 use std::fmt;
 
 /// An absolute `http` or `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// `https`.
+    /// Whether the scheme is `https`.
     pub tls: bool,
-    /// Name or address, an IPv6 address without its brackets.
+    /// Host name or address; IPv6 addresses without brackets.
     pub host: String,
-    /// The port, the scheme's own where none was given.
+    /// Port; the scheme's default if none was given.
     pub port: u16,
-    /// Path and query as they stand in the request line.
+    /// Request target: path and query.
     pub target: String,
 }
 
 impl Url {
-    /// Reads a URL; one without a scheme is `http`.
+    /// Parses a URL; without a scheme it is `http`.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
+    /// Describes what is invalid.
     pub fn parse(text: &str) -> Result<Url, String> {
         let wrong = |what: &str| format!("{text:?}: {what}; a URL looks like http://127.0.0.1:8080/path");
         let (tls, rest) = match text.split_once("://") {
@@ -63,7 +63,7 @@ impl Url {
         Ok(Url { tls, host: host.to_string(), port, target })
     }
 
-    /// The value of the `Host` field.
+    /// Returns the value of the `Host` field.
     #[must_use]
     pub fn authority(&self) -> String {
         let default = if self.tls { 443 } else { 80 };

@@ -1,4 +1,4 @@
-//! Compares two subjects that were measured in alternating runs.
+//! Comparison of two subjects that were measured in alternating runs.
 
 use serde_json::{Value, json};
 
@@ -8,42 +8,43 @@ use crate::record;
 use crate::stats::{self, CONFIDENCE, Ratio};
 use crate::table::TextTable;
 
-/// The figures that are compared, where both sides have them.
+/// Figures that are compared if both sides have them.
 const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
 
-/// No percentile beyond this one is compared.
+/// Highest percentile that is compared.
 pub const PERCENTILE_MAX: f64 = 99.0;
 
-/// One figure of two subjects.
+/// Comparison of one figure of two subjects.
 #[derive(Clone, Debug)]
 pub struct VersusLine {
-    /// The figure.
+    /// Name of the figure.
     pub figure: &'static str,
-    /// Its median for A.
+    /// Median of A.
     pub a: f64,
-    /// See `a`.
+    /// Median of B.
     pub b: f64,
-    /// B as a multiple of A; `None` if that has no meaning (errors, zeros, too few measurements).
+    /// B as a multiple of A; `None` if it is not meaningful (errors, zeros, too few measurements).
     pub ratio: Option<Ratio>,
 }
 
-/// A comparison of two subjects.
+/// Comparison of two subjects.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The names of A and B.
+    /// Names of A and B.
     pub names: [String; 2],
-    /// How the figures were measured, as one sentence.
+    /// Description of the measurement in one sentence.
     pub basis: String,
-    /// The figures.
+    /// Compared figures.
     pub lines: Vec<VersusLine>,
 }
 
-/// Memory is read several times from the same two processes, which does not show how it differs between starts.
+/// Whether a figure is tested for a difference. Memory is not: it is read repeatedly from the same two
+/// processes, which does not show the variation between starts.
 fn judged(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
 
-/// Compares pairs of runs that were made one right after the other.
+/// Compares pairs of consecutive runs.
 #[must_use]
 pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison {
     let mut lines = Vec::new();
@@ -53,7 +54,7 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
             pairs.iter().filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
         let (a, b): (Vec<f64>, Vec<f64>) = values.iter().copied().unzip();
         let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
-        // B to A: what changes when A is given up for B.
+        // B relative to A: the change when A is replaced by B.
         let swapped: Vec<(f64, f64)> = values.iter().map(|&(a, b)| (b, a)).collect();
         lines.push(VersusLine {
             figure: figure.name,
@@ -66,10 +67,10 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
     Comparison { names, basis, lines }
 }
 
-/// Compares two results that were kept as JSON, of one run or of several.
+/// Compares two results that were saved as JSON, of one run or of several.
 ///
 /// # Errors
-/// Why they cannot be compared.
+/// Returns the reason why they cannot be compared.
 pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
     let (runs_a, runs_b) = (runs(a), runs(b));
     if runs_a.is_empty() || runs_b.is_empty() {
@@ -99,7 +100,7 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
     Ok(Comparison { names, basis, lines })
 }
 
-/// The runs of a record: the record itself, or all runs that it contains.
+/// Returns the runs of a record: the record itself, or all runs that it contains.
 fn runs(record: &Value) -> Vec<&Value> {
     match record["runs"].as_array() {
         Some(runs) => runs.iter().collect(),
@@ -108,7 +109,7 @@ fn runs(record: &Value) -> Vec<&Value> {
     }
 }
 
-/// Up to ten parts of one run, for the figures that single points have.
+/// Returns up to ten values from parts of a run, for the figures that points have.
 fn parts(run: &Value, name: &str) -> Vec<f64> {
     const PARTS: usize = 10;
     let points: &[Value] = run["points"].as_array().map_or(&[], Vec::as_slice);
@@ -128,14 +129,14 @@ fn parts(run: &Value, name: &str) -> Vec<f64> {
 }
 
 impl Comparison {
-    /// The result as text: one sentence per figure, and a table.
+    /// Formats the result as text: a sentence about the measurement, and a table.
     #[must_use]
     pub fn text(&self) -> String {
         let [a, b] = &self.names;
         format!("A  {a}\nB  {b}\n{}\n\n{}", self.basis, self.table().plain("  "))
     }
 
-    /// The figures as a table.
+    /// Formats the figures as a table.
     #[must_use]
     pub fn table(&self) -> TextTable {
         let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
@@ -152,7 +153,7 @@ impl Comparison {
         table
     }
 
-    /// For machines; `pairs` are the runs behind it, where there are some.
+    /// Formats the result as JSON; `pairs` are the runs that it was computed from, if available.
     #[must_use]
     pub fn json(&self, pairs: &[(Outcome, Outcome)]) -> Value {
         let lines: Vec<Value> = self
@@ -174,12 +175,12 @@ impl Comparison {
 }
 
 impl VersusLine {
-    /// In two or three words: better, worse, or no difference found.
+    /// Returns the verdict in two or three words: better, worse, or no difference found.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };
         let Some(ratio) = self.ratio else {
-            // Zero on one side gives no ratio, but is a result: no error, or no response.
+            // If exactly one side is zero, there is no ratio but a clear result: no errors, or no responses.
             let one_is_nothing = judged(figure) && (self.a == 0.0) != (self.b == 0.0);
             return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::More)) {
                 (false, _) => "",

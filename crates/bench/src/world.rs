@@ -1,4 +1,4 @@
-//! What the connections of one engine thread share.
+//! State that the connections of one engine thread share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,30 +15,31 @@ use crate::moment::now_ns;
 use crate::plan::Plan;
 use crate::tally::{ErrorKind, Tally};
 
-/// Bytes read at once; also the most that a response's head may have.
+/// Read buffer size; also the maximum size of a response head.
 pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
-/// An open loop that falls behind by more requests than this on one thread drops the rest.
+/// Maximum number of waiting requests per thread in an open loop; above it, further requests are dropped.
 const QUEUE_MAX: usize = 4_000_000;
 
-/// How long connections are opened in one turn of the engine.
+/// Maximum time in milliseconds that connections are opened in one turn of the engine.
 const TURN_MS_MAX: u64 = 20;
 
-/// One request to be made.
+/// A request to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestJob {
-    /// Its index in the plan.
+    /// Index in the plan.
     pub(crate) request: u32,
-    /// When it starts to count.
+    /// Time from which its latency counts, in nanoseconds.
     pub(crate) due_ns: u64,
 }
 
-/// What all threads of a run share.
+/// State that all threads of a run share.
 #[derive(Debug, Default)]
 pub(crate) struct RunState {
     /// Set to end the run early.
     pub(crate) stop: AtomicBool,
-    /// Set when the server's CPU time for the run has been read. No connection is closed before that: closing would count
-    /// as work of the run, and servers with a thread for each connection would end threads whose CPU time then is lost.
+    /// Set when the server's CPU time for the run has been read. No connection is closed before that: closing
+    /// would add work to the run, and servers with a thread per connection would end threads, whose CPU time
+    /// would be lost.
     pub(crate) counted: AtomicBool,
     /// Facts about the server, from its first response.
     pub(crate) facts: OnceLock<Facts>,
@@ -49,15 +50,15 @@ pub(crate) struct RunState {
 /// Facts read from the first response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The `Server` field.
+    /// Value of the `Server` field.
     pub server: String,
-    /// Bytes of content.
+    /// Content length in bytes.
     pub content_bytes: u64,
-    /// Its status.
+    /// Response status.
     pub status: u16,
 }
 
-/// A response head that has been parsed. The same bytes need not be parsed again, because their meaning depends only on
+/// A parsed response head. Identical bytes need not be parsed again, because their meaning depends only on
 /// them and on the request's method.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
@@ -67,7 +68,7 @@ pub(crate) struct Known {
     pub(crate) length: usize,
 }
 
-/// The requests of one origin, in their order.
+/// Requests of one origin, in order.
 struct Walk {
     requests: Vec<u32>,
     at: usize,
@@ -81,16 +82,16 @@ pub(crate) struct World {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) limits: Limits,
     pub(crate) known: RefCell<Known>,
-    /// The end of the latest response.
+    /// Time at which the latest response ended.
     pub(crate) last_ns: Cell<u64>,
     walks: RefCell<Vec<Walk>>,
     random: RefCell<Rng>,
     /// Requests that may still be started.
     quota: Cell<u64>,
     over: Cell<bool>,
-    /// Requests in progress.
+    /// Number of requests in progress.
     in_flight: Cell<usize>,
-    /// Open loop: requests that are due and wait for a connection.
+    /// Open loop: due requests that wait for a connection.
     queue: RefCell<VecDeque<RequestJob>>,
     /// Open loop: connections that wait for a request.
     idle: RefCell<Vec<Rc<Bell>>>,
@@ -124,9 +125,9 @@ impl World {
         }
     }
 
-    /// Takes facts about the server from its first response.
+    /// Records facts about the server from its first response.
     pub(crate) fn learn(&self, server: &[u8], length: Option<u64>, status: u16) {
-        // Another thread may be first.
+        // Another thread may have set them first.
         self.shared.facts.get_or_init(|| Facts {
             server: String::from_utf8_lossy(server).into_owned(),
             content_bytes: length.unwrap_or(0),
@@ -134,38 +135,38 @@ impl World {
         });
     }
 
-    /// Limits the number of requests from now on; those in progress count.
+    /// Sets the number of requests that may still be started, including those in progress.
     pub(crate) fn set_quota(&self, requests: u64) {
         let begun = self.in_flight.get() + self.queue.borrow().len();
         self.quota.set(requests.saturating_sub(begun as u64));
     }
 
-    /// Starts no more requests.
+    /// Ends the run: no further requests are started.
     pub(crate) fn end(&self) {
         self.over.set(true);
     }
 
-    /// Whether the run has ended, also if requests are in progress.
+    /// Whether the run has ended, even if requests are still in progress.
     pub(crate) fn has_ended(&self) -> bool {
         self.over.get()
     }
 
-    /// Whether no more requests are to be started.
+    /// Whether no further requests are to be started.
     pub(crate) fn is_over(&self) -> bool {
         self.over.get() || self.quota.get() == 0
     }
 
-    /// Whether this turn of the engine has taken so long that other tasks should run.
+    /// Whether this turn of the engine has taken so long that other tasks should run first.
     pub(crate) fn is_behind(&self) -> bool {
         now_ns() / 1_000_000 > self.core.now_ms() + TURN_MS_MAX
     }
 
-    /// Whether all requests have ended and none waits.
+    /// Whether no request is in progress or waiting.
     pub(crate) fn is_settled(&self) -> bool {
         self.in_flight.get() == 0 && self.queue.borrow().is_empty()
     }
 
-    /// The next request of the walk to `origin`.
+    /// Returns the next request for `origin`.
     fn next_request(&self, origin: usize) -> u32 {
         let walk = &mut self.walks.borrow_mut()[origin];
         if let &[only] = walk.requests.as_slice() {
@@ -182,7 +183,8 @@ impl World {
         walk.requests[at]
     }
 
-    /// A request to send now: in an open loop one that is due; in a closed loop the next one, unless the run has ended.
+    /// Takes a request to send now: in an open loop one that is due; in a closed loop the next one, unless
+    /// the run has ended.
     pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
         let job = match self.plan.is_open() {
             true => self.queue.borrow_mut().pop_front()?,
@@ -196,12 +198,12 @@ impl World {
         Some(job)
     }
 
-    /// Records that a request has a response or has failed.
+    /// Records that a request has been answered or has failed.
     pub(crate) fn ended(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
-    /// Counts a failed request. One that timed out counts with the time it waited.
+    /// Counts a failed request. A timed-out request is recorded with the time it waited.
     pub(crate) fn fail(&self, job: RequestJob, kind: ErrorKind, example: &str, now_ns: u64) {
         let mut tally = self.tally.borrow_mut();
         tally.errors.add(kind, 1, example);
@@ -213,7 +215,7 @@ impl World {
 
     // ---- open loop ----
 
-    /// Another request has become due; false if the quota is used up.
+    /// Makes another request due; returns false if the quota is used up.
     pub(crate) fn arrive(&self, due_ns: u64) -> bool {
         if self.is_over() {
             return false;
@@ -236,12 +238,12 @@ impl World {
         true
     }
 
-    /// A connection has nothing to do: `bell` calls it.
+    /// Registers an idle connection; `bell` notifies it of a request.
     pub(crate) fn offer(&self, bell: Rc<Bell>) {
         self.idle.borrow_mut().push(bell);
     }
 
-    /// A request that is still waiting to be sent counts as an error, with the time it has waited.
+    /// Counts requests that are still waiting to be sent as errors, with the time they have waited.
     pub(crate) fn give_up_waiting(&self, now_ns: u64) {
         while let Some(job) = self.queue.borrow_mut().pop_front() {
             self.in_flight.set(self.in_flight.get() + 1);

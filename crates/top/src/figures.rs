@@ -1,9 +1,9 @@
-//! Figures as short texts, and text without what could steer a terminal.
+//! Formatting of figures as short texts, and removal of terminal control characters.
 
-/// What there is nothing to say of.
+/// Placeholder for a missing value.
 pub const NOTHING: &str = "-";
 
-/// A count or a rate, in at most seven characters below a billion.
+/// Formats a count or a rate in at most seven characters (below a billion).
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {
@@ -16,7 +16,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A count as it is, with commas.
+/// Formats a count: exactly and with commas below 100,000, else like [`number`].
 #[must_use]
 pub fn count(value: u64) -> String {
     if value < 100_000 { grouped(value as f64) } else { number(value as f64) }
@@ -30,7 +30,7 @@ fn grouped(value: f64) -> String {
     }
 }
 
-/// Bytes, with three digits and the unit that fits.
+/// Formats bytes with three significant digits and a suitable unit.
 #[must_use]
 pub fn bytes(value: f64) -> String {
     let mut value = value;
@@ -48,7 +48,7 @@ pub fn bytes(value: f64) -> String {
     format!("{value:.1} TiB")
 }
 
-/// A duration in milliseconds.
+/// Formats a duration in milliseconds.
 #[must_use]
 pub fn time(ms: f64) -> String {
     match ms {
@@ -59,7 +59,7 @@ pub fn time(ms: f64) -> String {
     }
 }
 
-/// A longer duration in milliseconds.
+/// Formats a longer duration in milliseconds.
 #[must_use]
 pub fn age(ms: f64) -> String {
     let s = ms / 1e3;
@@ -72,20 +72,21 @@ pub fn age(ms: f64) -> String {
     }
 }
 
-/// A share of one.
+/// Formats a share (0 to 1) as a percentage.
 #[must_use]
 pub fn percent(share: f64) -> String {
     if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { format!("{:.0} %", share * 100.0) }
 }
 
-/// The time of the day (UTC) of milliseconds since 1970.
+/// Formats milliseconds since 1970 as the time of day (UTC).
 #[must_use]
 pub fn clock(unix_ms: u64) -> String {
     let s = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
 }
 
-/// Text of others: control characters, and characters that turn the direction or take no room, become `?`.
+/// Sanitizes foreign text: control characters, and characters that change the direction or have no width,
+/// become `?`.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let steers = |c: char| {

@@ -1,11 +1,11 @@
-//! `komainu top`: the figures of a running server in a terminal, from the documents that `/v1/status` gives.
+//! `komainu top`: the figures of a running server in a terminal, from the documents of `/v1/status`.
 //!
-//! This crate owns what is computed from two documents, and how it looks as a screen, as text and as JSON. It never asks a server:
-//! the documents come from a function that it is given.
+//! This crate owns the figures computed from two documents, and their display on a screen, as text and as
+//! JSON. It never contacts a server: the documents come from a function that the caller passes.
 //!
-//! A [`StatusInterval`] is what two documents say of the time between them: rates, percentiles, shares of a core. [`text`] and
-//! [`json`] print one, [`screen`] follows the server. All text comes from elsewhere: [`StatusInterval`] holds it without anything that
-//! could steer a terminal.
+//! A [`StatusInterval`] has the figures of the time between two documents: rates, percentiles, shares of a
+//! core. [`text`] and [`json`] format one, [`screen`] follows the server. Text in the documents is untrusted:
+//! [`StatusInterval`] removes everything that could control a terminal.
 //!
 //! Modules, from low to high; a module uses only those above it.
 

@@ -1,10 +1,11 @@
-//! Two documents of one server, and what happened between them.
+//! Two status documents of one server, and the figures of the time between them.
 
 use serde_json::{Map, Value, json};
 
 use crate::figures::clean;
 
-/// Two documents of one server, the later one first; the earlier one is `null` where there is none, or where another process gave it.
+/// Two documents of one server, the later one first; the earlier one is `null` if there is none or if it is
+/// from another process.
 #[derive(Clone, Debug)]
 pub struct StatusInterval {
     now: Value,
@@ -13,7 +14,8 @@ pub struct StatusInterval {
 }
 
 impl StatusInterval {
-    /// What `now` says, compared with the one before; without one everything is since the server's start.
+    /// Compares `now` with the earlier document; without one, the figures cover the time since the server's
+    /// start.
     #[must_use]
     pub fn new(now: Value, before: Option<&Value>) -> StatusInterval {
         let before = before.filter(|before| before["pid"] == now["pid"]).cloned().unwrap_or_default();
@@ -22,18 +24,18 @@ impl StatusInterval {
         StatusInterval { now, before, seconds }
     }
 
-    /// The later document.
+    /// Returns the later document.
     #[must_use]
     pub fn document(&self) -> &Value {
         &self.now
     }
 
-    /// The time between the two.
+    /// Returns the time between the documents in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds
     }
 
-    /// The upper bounds of the classes of durations, in milliseconds.
+    /// Returns the upper bounds of the duration classes in milliseconds.
     fn bounds(&self) -> Vec<f64> {
         list(&self.now["class_bounds_ms"]).iter().filter_map(Value::as_f64).collect()
     }
@@ -42,7 +44,7 @@ impl StatusInterval {
         (now.as_f64().unwrap_or_default() - before.as_f64().unwrap_or_default()).max(0.0) / self.seconds
     }
 
-    /// Each entry of a list with its rates, and with the same entry of before.
+    /// Iterates over the entries of a list, each with the same entry of the earlier document.
     fn pairs<'v>(
         now: &'v Value,
         before: &'v Value,
@@ -55,7 +57,8 @@ impl StatusInterval {
         })
     }
 
-    /// `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents; `p50_bound` and so on where a value is only a bound.
+    /// Adds `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents, and `p50_bound` and
+    /// so on if a value is only a bound.
     fn percentiles(&self, now: &Value, before: &Value, into: &mut Map<String, Value>) {
         let classes = difference(now, before);
         for (name, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)] {
@@ -67,8 +70,9 @@ impl StatusInterval {
         }
     }
 
-    /// Routes: `site`, `route`, `handler`, `requests_per_s`, `status_4xx_per_s`, `status_5xx_per_s`, `p50_ms`, `p90_ms`, `p99_ms`,
-    /// `cpu_ms` and `worker_cpu_ms` (of each request, estimated), `out_bytes_per_s`, `requests`.
+    /// Returns the routes: `site`, `route`, `handler`, `requests_per_s`, `status_4xx_per_s`,
+    /// `status_5xx_per_s`, `p50_ms`, `p90_ms`, `p99_ms`, `cpu_ms` and `worker_cpu_ms` (estimates per
+    /// request), `out_bytes_per_s`, `requests`.
     pub(crate) fn routes(&self) -> Vec<Map<String, Value>> {
         let same = |one: &Value, other: &Value| {
             ["site", "route", "handler"].iter().all(|key| one[key] == other[key])
@@ -92,8 +96,8 @@ impl StatusInterval {
         StatusInterval::pairs(&self.now["routes"], &self.before["routes"], same).map(row).collect()
     }
 
-    /// Upstream servers: `group`, `url`, `state`, `active`, `requests_per_s`, `status_5xx_per_s`, `failures_per_s`, `p50_ms`, `p99_ms`,
-    /// `ejections`, and `waiting`, of its group.
+    /// Returns the upstream servers: `group`, `url`, `state`, `active`, `requests_per_s`, `status_5xx_per_s`,
+    /// `failures_per_s`, `p50_ms`, `p99_ms`, `ejections`, and `waiting` of the group.
     pub(crate) fn servers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
         for (number, group) in list(&self.now["upstreams"]).iter().enumerate() {
@@ -122,8 +126,9 @@ impl StatusInterval {
         rows
     }
 
-    /// Processes of applications: `app`, `worker`, `pid`, `state`, `pss_bytes`, `cpu` (of one core), `requests_per_s`, `requests`, `age_ms`,
-    /// `current` (a text), `current_ms`, and `waiting`, of its application.
+    /// Returns the application processes: `app`, `worker`, `pid`, `state`, `pss_bytes`, `cpu` (in cores),
+    /// `requests_per_s`, `requests`, `age_ms`, `current` (a text), `current_ms`, and `waiting` of the
+    /// application.
     pub(crate) fn workers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
         for (app, before) in StatusInterval::pairs(&self.now["apps"], &self.before["apps"], |one, other| {
@@ -154,7 +159,7 @@ impl StatusInterval {
         rows
     }
 
-    /// Certificates: `name`, `issuer`, `expires_in_s`, `last_error`.
+    /// Returns the certificates: `name`, `issuer`, `expires_in_s`, `last_error`.
     pub(crate) fn certificates(&self) -> Vec<Map<String, Value>> {
         let row = |one: &Value| {
             let mut row = texts(one, &["name", "issuer", "last_error"]);
@@ -164,7 +169,7 @@ impl StatusInterval {
         list(&self.now["certificates"]).iter().map(row).collect()
     }
 
-    /// Lines of the error log, the newest first: `unix_ms`, `level`, `text`.
+    /// Returns the lines of the error log, newest first: `unix_ms`, `level`, `text`.
     pub(crate) fn events(&self) -> Vec<Map<String, Value>> {
         let row = |one: &Value| {
             let mut row = texts(one, &["level", "text"]);
@@ -174,7 +179,8 @@ impl StatusInterval {
         list(&self.now["events"]).iter().rev().map(row).collect()
     }
 
-    /// The cache: its own figures, and `hit_rate` of the time between the documents; empty where there is none.
+    /// Returns the figures of the cache, and `hit_rate` of the time between the documents; empty if there is
+    /// no cache.
     pub(crate) fn cache(&self) -> Map<String, Value> {
         let (Some(now), before) = (self.now["cache"].as_object(), &self.before["cache"]) else {
             return Map::new();
@@ -195,8 +201,9 @@ impl StatusInterval {
         figures
     }
 
-    /// The whole server: `requests_per_s`, `status_5xx_per_s`, `p50_ms`, `p99_ms`, `waiting`, `connections`, `connections_per_s`, `cpu`,
-    /// `pss_bytes` (with applications), `held_bytes`, `budget_bytes`.
+    /// Returns the figures of the whole server: `requests_per_s`, `status_5xx_per_s`, `p50_ms`, `p99_ms`,
+    /// `waiting`, `connections`, `connections_per_s`, `cpu`, `pss_bytes` (with applications), `held_bytes`,
+    /// `budget_bytes`.
     pub(crate) fn server(&self) -> Map<String, Value> {
         let (routes, mut server) = (self.routes(), Map::new());
         let total = |rows: &[Map<String, Value>], key: &str| {
@@ -234,7 +241,7 @@ impl StatusInterval {
     }
 }
 
-/// The elements of a list; none of anything else.
+/// Returns the elements of a list; empty for any other value.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -243,24 +250,24 @@ fn sum(counts: &Value) -> u64 {
     counts.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
-/// These entries as text that steers nothing.
+/// Returns these entries as text, sanitized by [`clean`].
 fn texts(one: &Value, keys: &[&str]) -> Map<String, Value> {
     keys.iter().map(|key| ((*key).to_owned(), json!(clean(one[*key].as_str().unwrap_or_default())))).collect()
 }
 
-/// How many of each class came between two histograms.
+/// Returns the increase of each class between two histograms.
 fn difference(now: &Value, before: &Value) -> Vec<u64> {
     let count = |value: &Value, at: usize| value["classes"][at].as_u64().unwrap_or_default();
     (0..list(&now["classes"]).len()).map(|at| count(now, at).saturating_sub(count(before, at))).collect()
 }
 
-/// Key of what is known of a percentile where it is only a bound: `upper` or `lower`. `key` is that of the percentile.
+/// Returns the key that tells which bound a percentile with this `key` is: `upper` or `lower`.
 pub(crate) fn bound_key(key: &str) -> String {
     format!("{}_bound", key.trim_end_matches("_ms"))
 }
 
-/// The duration in milliseconds that this share of all does not exceed, by its place within its class. Where all are of one class, or
-/// the duration is in the first or the last one, only a bound is known: its kind.
+/// Returns the percentile in milliseconds, interpolated within its class. If all durations are of one class,
+/// or the percentile is in the first or last one, only a bound is known; its kind is returned as well.
 fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Option<&'static str>)> {
     let total: u64 = classes.iter().sum();
     let (mut left, mut lower) = (share * total as f64, 0.0);
@@ -279,8 +286,8 @@ fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Optio
     Some((lower, Some("lower")))
 }
 
-/// CPU time of one request in milliseconds: of those between two estimates, or, where none was measured, of all before. Few requests
-/// are measured, so that an interval may have none.
+/// Returns the CPU time per request in milliseconds: of the requests measured between two estimates or, if
+/// there are none, of all earlier ones. Few requests are measured, so an interval may have none.
 fn each_ms(now: &Value, before: &Value) -> Option<f64> {
     let of = |estimate: &Value, key: &str| estimate[key].as_f64().unwrap_or_default();
     let (us, requests) = (of(now, "us"), of(now, "requests"));

@@ -1,4 +1,4 @@
-//! The terminal: keys, and a look at the server at each interval.
+//! The terminal: handles keys, and polls the server at each interval.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::view::{Choice, TopPage, draw};
 const EVERY_MIN: Duration = Duration::from_millis(250);
 const EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// Follows a server until `q` is pressed. `ask` returns its status.
+/// Follows a server until `q` is pressed. `ask` returns the server's status.
 ///
 /// # Errors
-/// The first status does not come, or the terminal fails.
+/// Fails if the first status cannot be read, or if the terminal fails.
 pub fn screen(
     mut ask: impl FnMut() -> Result<Value, String>,
     every: Duration,
@@ -36,7 +36,7 @@ pub fn screen(
     outcome.map_err(|error| format!("the terminal: {error}"))
 }
 
-/// What is shown, and what it is compared with.
+/// State of the screen, with the document that the next one is compared with.
 pub(crate) struct TopScreen {
     pub(crate) sample: StatusInterval,
     pub(crate) last: Value,
@@ -71,7 +71,7 @@ impl TopScreen {
         }
     }
 
-    /// Takes the next status.
+    /// Processes the next status.
     pub(crate) fn look(&mut self, status: Result<Value, String>) {
         match status {
             Ok(status) => {
@@ -83,7 +83,7 @@ impl TopScreen {
         }
     }
 
-    /// Does what a key says; false for the end.
+    /// Handles a key; returns false to quit.
     pub(crate) fn press(&mut self, key: KeyEvent) -> bool {
         let shown = match self.choice.page {
             TopPage::One(table) => Some(table),

@@ -1,4 +1,4 @@
-//! The tables: which columns each has, in which order they leave a narrow screen, and how their values are written.
+//! The tables: their columns, which of these are omitted on narrow screens, and the format of their values.
 
 use std::cmp::Ordering;
 
@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 use crate::figures::{NOTHING, age, bytes, clock, count, number, percent, time};
 use crate::sample::{StatusInterval, bound_key};
 
-/// How a value is written.
+/// Format of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnKind {
     Text,
     State,
     Level,
-    /// Text that takes the room that is left.
+    /// Text that takes the remaining width.
     Long,
     Number,
     Count,
-    /// A number that names something.
+    /// A number that identifies something.
     Id,
     Bytes,
     Ms,
@@ -33,7 +33,7 @@ pub(crate) struct Column {
     pub(crate) key: &'static str,
     pub(crate) head: &'static str,
     pub(crate) kind: ColumnKind,
-    /// The higher, the earlier it leaves a narrow screen; 0 stays.
+    /// Columns with the highest rank are omitted first on narrow screens; those with 0 are always shown.
     pub(crate) rank: u8,
 }
 
@@ -45,11 +45,11 @@ const fn column(key: &'static str, head: &'static str, kind: ColumnKind, rank: u
 #[derive(Clone, Debug)]
 pub(crate) struct TopTable {
     pub(crate) title: &'static str,
-    /// Its name in JSON.
+    /// Name in JSON.
     pub(crate) name: &'static str,
     pub(crate) columns: &'static [Column],
     pub(crate) rows: Vec<Map<String, Value>>,
-    /// The column that it is sorted by at first; `None` keeps the order that it has.
+    /// Initial sort column; `None` keeps the original order.
     pub(crate) sort: Option<usize>,
 }
 
@@ -120,10 +120,10 @@ const EVENTS: &[Column] = &[
     column("text", "event", ColumnKind::Long, 0),
 ];
 
-/// How many tables there are.
+/// Number of tables.
 pub(crate) const TABLES: usize = 6;
 
-/// All of them, in the order of their keys.
+/// Returns all tables, in the order of their keys.
 pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
     let rows = |title, name, columns, rows, sort| TopTable { title, name, columns, rows, sort };
     let cache = Some(sample.cache()).filter(|cache| !cache.is_empty());
@@ -137,7 +137,7 @@ pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
     ]
 }
 
-/// A duration of `row` as it is shown: with `≤` or `>` where only a bound is known.
+/// Formats a duration of `row`, with `≤` or `>` if only a bound is known.
 pub(crate) fn shown_ms(row: &Map<String, Value>, key: &str) -> String {
     let Some(ms) = row.get(key).and_then(Value::as_f64) else { return NOTHING.to_owned() };
     let sign = match row.get(&bound_key(key)).and_then(Value::as_str) {
@@ -149,7 +149,7 @@ pub(crate) fn shown_ms(row: &Map<String, Value>, key: &str) -> String {
 }
 
 impl Column {
-    /// The cell of a row, as it is shown.
+    /// Formats the cell of a row.
     pub(crate) fn shown(&self, row: &Map<String, Value>) -> String {
         match self.kind {
             ColumnKind::Ms => shown_ms(row, self.key),
@@ -166,7 +166,7 @@ impl ColumnKind {
         )
     }
 
-    /// A value as it is shown.
+    /// Formats a value.
     pub(crate) fn shown(self, value: &Value) -> String {
         if let Some(text) = value.as_str() {
             return text.to_owned();
@@ -192,7 +192,8 @@ impl ColumnKind {
 }
 
 impl TopTable {
-    /// Sorts by a column: numbers from the largest on, texts from A on; `reverse` the other way. What has no value comes last.
+    /// Sorts by a column: numbers in descending order, text in ascending order; `reverse` inverts this.
+    /// Missing values come last.
     pub(crate) fn sort_by(&mut self, column: usize, reverse: bool) {
         let key = self.columns[column].key;
         let order = |a: &Value, b: &Value| match (a, b) {
@@ -210,7 +211,7 @@ impl TopTable {
         });
     }
 
-    /// The cells of a row, as they are shown.
+    /// Formats the cells of a row.
     pub(crate) fn cells(&self, row: &Map<String, Value>) -> Vec<String> {
         self.columns.iter().map(|column| column.shown(row)).collect()
     }

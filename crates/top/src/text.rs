@@ -1,4 +1,4 @@
-//! A sample for pipes: as text, and as JSON.
+//! Non-interactive output of a sample: as text and as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use crate::figures::{age, bytes, clean, count, number, percent};
 use crate::sample::{StatusInterval, list};
 use crate::tables::{TopTable, shown_ms, tables};
 
-/// One line for the server, and one for what it does.
+/// Returns the summary lines of the server and its activity.
 pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
     let (document, server) = (sample.document(), sample.server());
     let figure = |key: &str| server[key].as_f64().unwrap_or_default();
@@ -44,7 +44,7 @@ pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
     ]
 }
 
-/// Everything as text, without colour or control characters.
+/// Formats everything as text, without colours or control characters.
 #[must_use]
 pub fn text(sample: &StatusInterval) -> String {
     let mut out = head(sample).map(|line| format!("{line}\n")).concat();
@@ -58,7 +58,7 @@ pub fn text(sample: &StatusInterval) -> String {
     out
 }
 
-/// A table in columns.
+/// Formats a table in aligned columns.
 fn plain(table: &TopTable) -> String {
     let heads: Vec<String> = table.columns.iter().map(|column| column.head.to_owned()).collect();
     let lines: Vec<Vec<String>> =
@@ -81,7 +81,7 @@ fn plain(table: &TopTable) -> String {
     out
 }
 
-/// Everything as a JSON document: `server`, and a list for each table.
+/// Converts everything to JSON: `server`, and a list for each table.
 #[must_use]
 pub fn json(sample: &StatusInterval) -> Value {
     let document = sample.document();

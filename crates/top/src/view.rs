@@ -1,4 +1,4 @@
-//! A sample on a screen: drawn into a buffer, so that it can be tested without a terminal.
+//! Draws a sample into a buffer, so that it can be tested without a terminal.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -9,33 +9,33 @@ use crate::sample::StatusInterval;
 use crate::tables::{Column, ColumnKind, TABLES, TopTable, tables};
 use crate::text::head;
 
-/// The widest a column of text becomes where others need room.
+/// Maximum width of a text column if others need the space.
 const TEXT_WIDTH_MAX: usize = 34;
-/// The least room of a column that takes what is left.
+/// Minimum width of a column that takes the remaining space.
 const LONG_WIDTH_MIN: usize = 16;
 const GAP: usize = 2;
 
-/// What is to be seen.
+/// Page that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopPage {
     All,
-    /// One table.
+    /// A single table, by index.
     One(usize),
     Help,
 }
 
-/// What whoever looks has chosen.
+/// Choices of the user.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) page: TopPage,
     pub(crate) is_paused: bool,
-    /// By table: the column that it is sorted by.
+    /// Sort column by table.
     pub(crate) sort: [Option<usize>; TABLES],
     pub(crate) is_reversed: bool,
-    /// TopTable of the one table that are above the screen.
+    /// Number of rows of a single table that are scrolled off above the screen.
     pub(crate) scroll: usize,
     pub(crate) has_colour: bool,
-    /// Why there is nothing new.
+    /// Reason why the latest status could not be read.
     pub(crate) failure: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Choice {
         if self.has_colour { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// How a cell looks. Without colours what needs attention is bold.
+    /// Returns the style of a cell. Without colours, urgent cells are bold.
     fn cell_style(&self, kind: ColumnKind, text: &str) -> Style {
         let (color, is_urgent) = match (kind, text) {
             (ColumnKind::State, "up" | "ready" | "serving") => (Color::Green, false),
@@ -89,7 +89,7 @@ const HELP: [&str; 13] = [
     "estimated by the place within a class of a histogram.",
 ];
 
-/// Draws it all.
+/// Draws the whole screen.
 pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &StatusInterval, choice: &Choice) {
     if area.height < 6 || area.width < 20 {
         put(buffer, area, 0, 0, "too small", Style::new());
@@ -131,17 +131,17 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &StatusInterval, cho
     }
 }
 
-/// Lines of the screen.
+/// Vertical range of the screen.
 #[derive(Clone, Copy)]
 struct Room {
     top: usize,
     height: usize,
 }
 
-/// The tables in the order in which they get room.
+/// Order in which tables are allotted space.
 const BY_URGENCY: [usize; TABLES] = [0, 1, 2, 5, 3, 4];
 
-/// The tables one below the other; those that need less leave room to the others. Empty ones are left out.
+/// Draws all non-empty tables one below the other; space that small tables do not need goes to the others.
 fn draw_all(buffer: &mut Buffer, area: Rect, room: Room, tables: &[TopTable], choice: &Choice) {
     let shown: Vec<(usize, &TopTable)> = (BY_URGENCY.into_iter().map(|number| (number, &tables[number])))
         .filter(|(_, table)| !table.rows.is_empty())
@@ -156,11 +156,11 @@ fn draw_all(buffer: &mut Buffer, area: Rect, room: Room, tables: &[TopTable], ch
     }
 }
 
-/// How many of these lines each gets: all share alike, and what one does not need goes to the others.
+/// Divides the lines among the tables: equal shares, and lines that one table does not need go to the others.
 fn shares(wanted: &[usize], lines: usize) -> Vec<usize> {
     let mut shares = vec![0; wanted.len()];
     let mut left = lines;
-    // Each one a title, a head, a row and a line below, from the first on, before any has more.
+    // First give each table in turn its title, head, one row and an empty line, before any gets more.
     for (share, wanted) in shares.iter_mut().zip(wanted) {
         let first = 4.min(*wanted);
         if left >= first {
@@ -231,11 +231,11 @@ fn draw_table(
     }
 }
 
-/// The columns that fit into a width, each with its own.
+/// Returns the columns that fit into a width, each with its own width.
 fn fitting(table: &TopTable, rows: &[Map<String, Value>], width: usize) -> Vec<(usize, usize)> {
     let natural = |column: &Column| {
         let cells = rows.iter().map(|row| columns_of(&column.shown(row)));
-        // A mark beside the head says what is sorted by.
+        // The sort column has a mark beside its head.
         let widest = cells.max().unwrap_or_default().max(column.head.len() + 1);
         match column.kind {
             ColumnKind::Long => LONG_WIDTH_MIN,
@@ -259,12 +259,12 @@ fn fitting(table: &TopTable, rows: &[Map<String, Value>], width: usize) -> Vec<(
     columns
 }
 
-/// How many cells of a terminal a text takes.
+/// Returns the display width of a text in terminal cells.
 fn columns_of(text: &str) -> usize {
     ratatui::text::Line::from(text).width()
 }
 
-/// A text in exactly this width: numbers to the right; what is cut off ends with `~`.
+/// Fits a text to exactly this width: numbers are right-aligned; truncated text ends with `~`.
 fn fit(column: &Column, text: &str, width: usize) -> String {
     let mut text = text.to_owned();
     if columns_of(&text) > width {

@@ -1,4 +1,4 @@
-//! Requests, on kept connections where that changes nothing.
+//! HTTP client that keeps connections open if that cannot change the responses.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,15 +13,16 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerAnswer};
 
-/// How long an answer may take.
+/// Timeout for a complete response.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Bytes of content that are sent before an answer is read.
+/// Maximum size of request content that is sent before the response is read.
 const SENT_AHEAD_MAX: usize = 16 << 10;
-/// The field that has the number of a request, for nginx's log.
+/// Request field with the number of the request, recorded in nginx's log.
 pub(crate) const NUMBER_FIELD: &str = "X-Verify";
 
-/// The bytes of a request with this number; unless it is `kept`, the connection ends with it. Both servers get the same.
+/// Serializes a request with this number; unless `kept`, it asks to close the connection. Both servers
+/// receive the same bytes.
 fn request_bytes(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> {
     let mut out = format!("{} {} HTTP/{}\r\n", request.method, request.target, request.version).into_bytes();
     if let Some(host) = &request.host {
@@ -59,7 +60,7 @@ fn request_bytes(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> 
     out
 }
 
-/// A client of one address.
+/// Client of one server address.
 pub(crate) struct VerifyClient {
     address: SocketAddr,
     tls: Option<Arc<ClientConfig>>,
@@ -71,7 +72,7 @@ impl VerifyClient {
         Self { address, tls, kept: None }
     }
 
-    /// Sends a request with this number and reads the answer to its end.
+    /// Sends a request with this number and reads the complete response.
     pub(crate) fn ask(&mut self, request: &VerifyRequest, number: usize) -> ServerAnswer {
         let may_be_kept = self.tls.is_none() && may_be_kept(request);
         let answer = match may_be_kept {
@@ -81,7 +82,7 @@ impl VerifyClient {
         answer.unwrap_or_else(|trouble| ServerAnswer { trouble: Some(trouble), ..ServerAnswer::default() })
     }
 
-    /// The same on the kept connection, or on a new one where the server has closed that.
+    /// Sends the request on the kept connection, or on a new one if the server has closed it.
     fn asked_again(&mut self, request: &VerifyRequest, number: usize) -> Result<ServerAnswer, String> {
         let bytes = request_bytes(request, number, true);
         let method = Method::of(request.method.as_bytes());
@@ -104,7 +105,8 @@ impl VerifyClient {
     }
 }
 
-/// Whether nothing depends on the connection, and the request can be sent at once.
+/// Whether the request does not depend on the connection and is small enough to be sent before the response
+/// is read.
 fn may_be_kept(request: &VerifyRequest) -> bool {
     let is_small = match &request.content {
         RequestContent::Absent => true,
@@ -152,14 +154,14 @@ fn asked(
             let session =
                 ClientConnection::new(Arc::clone(config), name).map_err(|error| error.to_string())?;
             let mut stream = StreamOwned::new(session, socket);
-            // The answer can come before a long request was read: what is left of it is not sent.
+            // A server may respond before it has read a long request; the remainder is then not sent.
             let sent = stream.write_all(&bytes).and_then(|()| stream.flush());
             converse(stream, move || drop(sent), method)
         }
     }
 }
 
-/// Reads an answer while `send` sends the request.
+/// Reads a response while `send` sends the request.
 fn converse(
     mut stream: impl Read,
     send: impl FnOnce() + Send,
@@ -221,7 +223,7 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, S
                     }
                     Ok(count) => buffer.extend_from_slice(&piece[..count]),
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    // TLS that ends without its own closing message.
+                    // The peer closed the connection without a TLS close_notify.
                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                         let whole = machine.eof().is_ok();
                         return if whole { Ok(answer) } else { ended(answer, "closed in the middle") };

@@ -1,10 +1,11 @@
-//! `komainu import --verify`: the old server and Komainu side by side on loopback.
+//! Implements `komainu import --verify`: runs the old server and Komainu side by side on loopback addresses.
 //!
-//! This crate owns the scratch folder, the processes of both servers, stubs in the place of their upstream servers, the requests
-//! that both get, and the list of what differs. It never connects to anything but loopback addresses that it chose itself,
-//! and it knows no format of configuration: `import` makes the scratch copies and the requests.
+//! This crate owns the scratch folder, the processes of both servers, stubs that replace their upstream
+//! servers, the requests that both servers receive, and the list of differences. It never connects to
+//! anything but loopback addresses that it chose itself, and it knows no configuration format: `import`
+//! creates the scratch copies and the requests.
 //!
-//! The modules, from low to high; each imports only from those above it.
+//! Modules, from low to high; each imports only from those above it.
 
 mod message;
 

@@ -1,13 +1,13 @@
-//! Requests and answers as they are compared.
+//! Requests and responses in the form in which they are compared.
 
 use std::hash::Hasher;
 
 use http::Limits;
 
-/// Bytes of a content that are kept.
+/// Maximum number of content bytes that are kept.
 pub(crate) const CONTENT_BYTES_MAX: usize = 4 << 20;
 
-/// Limits of answers: far above what servers send.
+/// Parser limits for responses, far above what servers send.
 pub(crate) const LIMITS: Limits = Limits {
     head_bytes_max: 256 << 10,
     start_line_bytes_max: 64 << 10,
@@ -16,20 +16,20 @@ pub(crate) const LIMITS: Limits = Limits {
     lenient_heads: true,
 };
 
-/// An answer of one server.
+/// Response of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ServerAnswer {
-    /// The status; 0 where there was no answer.
+    /// Status; 0 if there was no response.
     pub(crate) status: u16,
-    /// Names in small letters, in order.
+    /// Field names in lower case and values, in order.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) content: Vec<u8>,
-    /// Why there is no answer, or no whole one.
+    /// Reason why the response is missing or incomplete.
     pub(crate) trouble: Option<String>,
 }
 
 impl ServerAnswer {
-    /// Whether its end is known without that of the connection.
+    /// Whether the end of the response is known without the connection being closed.
     pub(crate) fn is_framed(&self, method: &str) -> bool {
         let has = |name: &str| self.fields.iter().any(|(known, _)| known == name);
         self.status >= 200
@@ -39,34 +39,34 @@ impl ServerAnswer {
                 || has("transfer-encoding"))
     }
 
-    /// The values of a field, joined.
+    /// Returns the values of a field, joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
         joined(&self.fields, name)
     }
 }
 
-/// A request that an upstream server got.
+/// Request that an upstream server received.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ReceivedRequest {
-    /// The address in the old configuration.
+    /// Address of the upstream server in the old configuration.
     pub(crate) server: String,
     pub(crate) method: String,
     pub(crate) target: String,
-    /// Names in small letters, in order; for FastCGI the variables as they are.
+    /// Field names in lower case and values, in order; for FastCGI the unchanged variables.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) content: Vec<u8>,
-    /// Why it is no request that could be read.
+    /// Reason why the request could not be parsed.
     pub(crate) trouble: Option<String>,
 }
 
-/// The values of a field, joined; none where it is absent.
+/// Returns the values of a field, joined; `None` if it is absent.
 pub(crate) fn joined(fields: &[(String, String)], name: &str) -> Option<String> {
     let values: Vec<&str> =
         fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect();
     (!values.is_empty()).then(|| values.join(", "))
 }
 
-/// A content in a few characters: itself where it is short and a text, else its length and a digest.
+/// Formats content for display: short text as it is, other content as its length and a digest.
 pub(crate) fn shown(content: &[u8]) -> String {
     match std::str::from_utf8(content) {
         Ok(text) if text.chars().count() <= 60 => text.escape_debug().to_string(),

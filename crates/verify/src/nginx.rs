@@ -1,4 +1,4 @@
-//! nginx and Komainu side by side.
+//! Comparison of nginx and Komainu.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ use crate::server::{ComparedProcess, NEW_ADDRESS, OLD_ADDRESS, VerifyFolder, fre
 use crate::stub::Stubs;
 use crate::tls::ScratchCertificate;
 
-/// How often nginx may refuse a line of its own configuration, which is dropped then.
+/// Maximum number of lines of its own configuration that nginx may refuse; each refused line is dropped.
 const REFUSALS_MAX: usize = 200;
-/// How long nginx may take to write the lines of the last requests into its log.
+/// Timeout for nginx to write the log lines of the last requests.
 const TRACE_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Runs nginx with a scratch copy of its configuration and Komainu with the translation of the same copy, and compares them.
-/// `imported` is the translation of the configuration itself.
+/// Runs nginx with a scratch copy of its configuration and Komainu with the translation of that copy, and
+/// compares them. `imported` is the translation of the original configuration.
 ///
 /// # Errors
-/// What kept one of them from running, in words.
+/// Returns the reason why one of them could not be run.
 pub fn nginx(
     file: &Path,
     prefix: Option<&Path>,
@@ -117,7 +117,7 @@ pub fn nginx(
     Ok(verification)
 }
 
-/// A client for each listener of one server.
+/// Creates a client for each listener of one server.
 fn clients(
     scratch: &NginxScratch,
     addresses: &[SocketAddr],
@@ -129,7 +129,7 @@ fn clients(
     scratch.listeners.iter().zip(addresses).map(client).collect()
 }
 
-/// Both servers, with the clients of each, and the stubs behind them.
+/// Both servers with their clients, and the stubs that act as upstream servers.
 struct ComparedServers {
     old: (ComparedProcess, Vec<VerifyClient>),
     new: (ComparedProcess, Vec<VerifyClient>),
@@ -137,7 +137,7 @@ struct ComparedServers {
 }
 
 impl ComparedServers {
-    /// Sends a request to both; none where nothing differs.
+    /// Sends a request to both servers; returns `None` if nothing differs.
     fn compare(
         &mut self,
         scratch: &NginxScratch,
@@ -163,8 +163,8 @@ impl ComparedServers {
     }
 }
 
-/// What differs between the answers to a request, with what names it: a remark, which `look_up` finds beside the place that answered, or
-/// what the report says of every configuration.
+/// Returns the differences of a request with their explanations: a remark, which `look_up` finds together
+/// with the configuration line that answered, or a general statement of the report.
 fn attributed(
     found: Vec<FoundDifference>,
     request: &VerifyRequest,
@@ -174,10 +174,11 @@ fn attributed(
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
     let difference = |found: FoundDifference| {
         let (remark, place) = look_up(&found, &differing);
-        // Nothing that is so in any case is a reason to answer what the old server refuses.
+        // A general statement does not justify a successful response to a request that the old server
+        // refuses.
         let is_opened = matches!(statuses.0, 401 | 403)
             && (200..300).contains(&statuses.1)
-            // Whoever asks for `//a` gets what is at `/a`.
+            // Requests for `//a` are answered with the content of `/a`.
             && !request.target.starts_with("//");
         let in_any_case = |sentence: &str| (!is_opened).then(|| format!("in any case: {sentence}"));
         let of_request = of_request(request, &found, statuses).and_then(in_any_case);
@@ -195,7 +196,7 @@ fn attributed(
     found.into_iter().map(difference).collect()
 }
 
-/// Whether an aspect is one of these fields.
+/// Whether the difference concerns one of these fields.
 fn is_field(found: &FoundDifference, names: &[&str]) -> bool {
     match &found.aspect {
         Aspect::Field(name) | Aspect::UpstreamField(name) => names.contains(&name.as_str()),
@@ -203,7 +204,8 @@ fn is_field(found: &FoundDifference, names: &[&str]) -> bool {
     }
 }
 
-/// What the report says of such a request, whatever the configuration is: it explains more than a directive could.
+/// Returns the report's statement about such a request, independent of the configuration: it explains more
+/// than a directive could.
 fn of_request(
     request: &VerifyRequest,
     found: &FoundDifference,
@@ -252,7 +254,7 @@ fn of_request(
     })
 }
 
-/// What the report says of every configuration.
+/// Returns the report's statement that applies to every configuration.
 fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<&'static str> {
     let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
     let path = request.target.split('?').next().unwrap_or("");
@@ -311,14 +313,14 @@ fn has_dots(path: &str) -> bool {
     plain.contains("//") || plain.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Writes the copy for nginx, without the lines that this nginx does not accept.
+/// Writes the copy for nginx without the lines that the installed nginx does not accept.
 fn accepted(
     scratch: &mut NginxScratch,
     folder: &VerifyFolder,
     options: &Options,
 ) -> Result<std::path::PathBuf, String> {
     let path = folder.path().join("nginx.conf");
-    // What was left out before may be why the next line is refused.
+    // Dropping a line can cause the next line to be refused, so all reasons are kept.
     let mut reasons: Vec<String> = Vec::new();
     for _ in 0..REFUSALS_MAX {
         folder.write("nginx.conf", scratch.old_text().as_bytes())?;
@@ -335,7 +337,7 @@ fn accepted(
         let message = line.split("[emerg]").nth(1).unwrap_or(line);
         let message = message.split_once(": ").map_or(message, |(_, message)| message).trim();
         let (reason, place) = message.rsplit_once(" in ").unwrap_or((message, ""));
-        // A line of a file that is included cannot be left out.
+        // Lines of included files cannot be dropped.
         let own = place.rsplit_once(':').filter(|(file, _)| Path::new(file) == path);
         let number = own.and_then(|(_, number)| number.parse().ok());
         let unknown = reason.strip_prefix("unknown directive \"").and_then(|rest| rest.strip_suffix('"'));
@@ -352,7 +354,7 @@ fn accepted(
     Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))
 }
 
-/// Writes Komainu's configuration: the translation of the copy.
+/// Writes Komainu's configuration, the translation of the copy.
 fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
     let source = "new/nginx.conf";
     folder.write(source, scratch.new_text().as_bytes())?;
@@ -368,14 +370,15 @@ fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path
     Ok(folder.path().join("komainu.toml"))
 }
 
-/// What differs between the answers to a request.
+/// A request with differing responses.
 struct DifferingRequest {
     at: usize,
     statuses: (u16, u16),
     found: Vec<FoundDifference>,
 }
 
-/// Where nginx answered each request, by its access log; waits a moment for the lines of the last of them.
+/// Returns the location that answered each request, from nginx's access log; waits up to [`TRACE_TIME_MAX`]
+/// for the last lines.
 fn traced(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
     let deadline = Instant::now() + TRACE_TIME_MAX;
     loop {

@@ -1,19 +1,19 @@
-//! How a configuration is verified.
+//! Options of a verification.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a configuration is verified.
+/// Options of a verification.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// This program, which is started as the new server.
+    /// Path of this program, which is started as the new server.
     pub komainu: PathBuf,
-    /// The program of the old server.
+    /// Path of the old server's program.
     pub old: PathBuf,
-    /// The most requests.
+    /// Maximum number of requests.
     pub requests_max: usize,
-    /// Whether many paths are asked for, and little else: for many configurations in a short time.
+    /// Whether to request many paths with few variations, to verify many configurations in a short time.
     pub paths_alone: bool,
-    /// The most time for all requests together.
+    /// Maximum time for all requests together.
     pub time_max: Duration,
 }

@@ -1,40 +1,40 @@
-//! The result of a comparison: as a table for people, and as JSON for programs.
+//! Result of a comparison: as a table for display, and as JSON for programs.
 
 use std::fmt::Write;
 
 use import::scratch::{Aspect, RequestContent, SourcePlace, VerifyRequest};
 
-/// One difference.
+/// A difference between the servers.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// The request.
+    /// Request that was answered differently.
     pub request: VerifyRequest,
-    /// What differs.
+    /// Part of the response or upstream request that differs.
     pub aspect: Aspect,
-    /// What the old server does.
+    /// Behaviour of the old server.
     pub old: String,
-    /// What Komainu does.
+    /// Behaviour of Komainu.
     pub new: String,
-    /// What answers in the old configuration, where that is known.
+    /// Place in the old configuration that answered, if it is known.
     pub place: Option<SourcePlace>,
-    /// The remark of the report that names the difference; none where no remark does.
+    /// Remark of the report that names the difference; `None` if there is none.
     pub named: Option<String>,
 }
 
-/// The result of a comparison.
+/// Result of a comparison.
 #[derive(Debug, Clone, Default)]
 pub struct Verification {
-    /// Requests that both servers got.
+    /// Number of requests that both servers received.
     pub requests: usize,
-    /// Requests that were left out, because there were too many or the time was over.
+    /// Number of requests that were left out because of the limits on number or time.
     pub left_out: usize,
-    /// Everything that differs.
+    /// All differences.
     pub differences: Vec<Difference>,
-    /// What is not compared, and why.
+    /// Parts that are not compared, with reasons.
     pub not_compared: Vec<String>,
 }
 
-/// A request in one line.
+/// Formats a request in one line.
 pub(crate) fn request_line(request: &VerifyRequest) -> String {
     let target: String = request.target.chars().take(80).collect();
     let cut = if target.len() < request.target.len() { "…" } else { "" };
@@ -66,12 +66,13 @@ fn cut(text: &str, chars_max: usize) -> String {
 }
 
 impl Verification {
-    /// How many differences no remark of the report names.
+    /// Returns the number of differences that no remark of the report names.
     pub fn unnamed(&self) -> usize {
         self.differences.iter().filter(|one| one.named.is_none()).count()
     }
 
-    /// The table: differences of the same kind at the same place are one row, with the first request as an example.
+    /// Formats a table: differences of the same kind at the same place are one row, with the first request as
+    /// an example.
     pub fn table(&self, old: &str) -> String {
         let mut out = String::new();
         let total = self.differences.len();
@@ -112,7 +113,7 @@ impl Verification {
         out
     }
 
-    /// All of it for programs.
+    /// Converts the result to JSON.
     pub fn json(&self) -> serde_json::Value {
         let differences = self.differences.iter().map(|one| {
             serde_json::json!({

@@ -1,4 +1,4 @@
-//! The processes of both servers.
+//! Processes of both servers, ports and the scratch folder.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it accepts connections.
+/// Timeout for a server to accept connections.
 const START_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The loopback address of the old server.
+/// Loopback address of the old server.
 pub(crate) const OLD_ADDRESS: &str = "127.0.0.2";
-/// The loopback address of Komainu.
+/// Loopback address of Komainu.
 pub(crate) const NEW_ADDRESS: &str = "127.0.0.3";
 
-/// A process that ends with this value.
+/// Server process that is killed when this value is dropped.
 pub(crate) struct ComparedProcess {
     child: Child,
     name: &'static str,
@@ -22,10 +22,10 @@ pub(crate) struct ComparedProcess {
 }
 
 impl ComparedProcess {
-    /// Starts a server whose output goes to a file of the scratch folder.
+    /// Starts a server whose output is written to a file of the scratch folder.
     ///
     /// # Errors
-    /// A program that cannot be started.
+    /// Fails if the program cannot be started.
     pub(crate) fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, String> {
         let log = folder.join(format!("{name}.log"));
         let fault = |error: std::io::Error| format!("{name} cannot be started: {error}");
@@ -42,7 +42,7 @@ impl ComparedProcess {
     /// Waits until the server accepts connections at all these addresses.
     ///
     /// # Errors
-    /// It has ended, or does not accept: with what it said last.
+    /// Fails if the server has ended or does not accept connections; the message includes its last output.
     pub(crate) fn await_start(&mut self, addresses: &[SocketAddr]) -> Result<(), String> {
         let deadline = Instant::now() + START_TIME_MAX;
         for address in addresses {
@@ -58,17 +58,17 @@ impl ComparedProcess {
         Ok(())
     }
 
-    /// Whether it still runs.
+    /// Whether the process is still running.
     pub(crate) fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The end of its output.
+    /// Returns the end of the output.
     pub(crate) fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        // An error may stand before warnings.
+        // An error may be followed by warnings.
         let error = lines.iter().position(|line| line.starts_with("error:"));
         let first = error.unwrap_or(lines.len().saturating_sub(30));
         lines[first..].iter().take(30).copied().collect::<Vec<_>>().join("\n")
@@ -82,10 +82,10 @@ impl Drop for ComparedProcess {
     }
 }
 
-/// A port that is free at the addresses of both servers and of stubs.
+/// Returns a port that is free at the addresses of both servers and of the stubs.
 ///
 /// # Errors
-/// There is none.
+/// Fails if no such port is found.
 pub(crate) fn free_port() -> Result<u16, String> {
     for _ in 0..50 {
         let first = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
@@ -98,12 +98,12 @@ pub(crate) fn free_port() -> Result<u16, String> {
     Err("no port is free on loopback".to_owned())
 }
 
-/// A folder of its own below the system's folder for temporary files, which is removed with this value.
+/// Temporary folder that is removed when this value is dropped.
 pub(crate) struct VerifyFolder(PathBuf);
 
 impl VerifyFolder {
     /// # Errors
-    /// A folder that cannot be made.
+    /// Fails if the folder cannot be created.
     pub(crate) fn new() -> Result<Self, String> {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         for _ in 0..100 {
@@ -122,10 +122,10 @@ impl VerifyFolder {
         &self.0
     }
 
-    /// Writes a file, with the folders that it is in.
+    /// Writes a file and creates its parent folders.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// Fails if the file cannot be written.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), String> {
         let path = self.0.join(name);
         let fault = |error: std::io::Error| format!("{}: {error}", path.display());

@@ -1,4 +1,4 @@
-//! Stubs in the place of upstream servers: they note what they got, and answer with it.
+//! Stubs that replace upstream servers: they record the requests they receive, and echo them in the response.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,19 +12,19 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::message::{CONTENT_BYTES_MAX, LIMITS, ReceivedRequest, joined, shown};
 
-/// How long a connection may be silent.
+/// Timeout for an idle connection.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(20);
-/// Connections at the same time, of all stubs.
+/// Maximum concurrent connections of all stubs.
 const CONNECTIONS_MAX: usize = 512;
 
-/// The stubs, while they run.
+/// Running stubs.
 pub(crate) struct Stubs {
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
     ended: Arc<AtomicBool>,
     ports: Vec<u16>,
 }
 
-/// What one stub has.
+/// State of one stub.
 #[derive(Clone)]
 struct Stub {
     name: String,
@@ -37,7 +37,7 @@ impl Stubs {
     /// Starts a thread for each stub.
     ///
     /// # Errors
-    /// A port that was taken in the meantime.
+    /// Fails if a port has been taken in the meantime.
     pub(crate) fn start(servers: &[StubServer], tls: &Arc<ServerConfig>) -> Result<Self, String> {
         let stubs = Self {
             received: Arc::default(),
@@ -76,7 +76,7 @@ impl Stubs {
         Ok(stubs)
     }
 
-    /// What was received since the last call.
+    /// Returns the requests received since the last call.
     pub(crate) fn take(&self) -> Vec<ReceivedRequest> {
         self.received.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }
@@ -176,7 +176,7 @@ impl Stub {
         }
     }
 
-    /// FastCGI: requests one after the other, on kept connections too.
+    /// Serves FastCGI requests one after another, including on kept connections.
     fn fastcgi(&self, mut stream: TcpStream) {
         loop {
             let mut variables: Vec<u8> = Vec::new();
@@ -231,7 +231,7 @@ fn record(out: &mut Vec<u8>, kind: u8, id: [u8; 2], content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-/// Names and values of FastCGI.
+/// Parses FastCGI name-value pairs.
 fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
     fn length(bytes: &mut &[u8]) -> Option<usize> {
         let (&first, rest) = bytes.split_first()?;
@@ -255,7 +255,8 @@ fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
     found
 }
 
-/// The answer to a request: its method and content, in the way that its field X-Stub asks for.
+/// Returns head and content of the response: it echoes the request, or does what the request's `X-Stub` field
+/// selects.
 fn answer(received: &ReceivedRequest) -> (String, Vec<u8>) {
     let wanted = joined(&received.fields, "x-stub")
         .or_else(|| joined(&received.fields, "HTTP_X_STUB"))

@@ -1,4 +1,4 @@
-//! TLS of both sides: one scratch certificate, and a client that does not verify it.
+//! TLS of both sides: a scratch certificate, and a client that does not verify it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
 
-/// The scratch certificate and its key.
+/// Scratch certificate and its key.
 pub(crate) struct ScratchCertificate {
     pub(crate) certificate_pem: String,
     pub(crate) key_pem: String,
@@ -16,7 +16,7 @@ pub(crate) struct ScratchCertificate {
 
 impl ScratchCertificate {
     /// # Errors
-    /// What went wrong in words.
+    /// Returns a description of the error.
     pub(crate) fn new() -> Result<Self, String> {
         let fault = |error: &dyn std::fmt::Display| format!("the scratch certificate: {error}");
         let key = rcgen::KeyPair::generate().map_err(|error| fault(&error))?;
@@ -47,7 +47,8 @@ impl ScratchCertificate {
     }
 }
 
-/// Takes every certificate: both servers are on loopback, and have the scratch one.
+/// Certificate verifier that accepts every certificate: both servers are on loopback and use the scratch
+/// certificate.
 #[derive(Debug)]
 struct Unverified {
     schemes: Vec<SignatureScheme>,

@@ -1,9 +1,10 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 //!
-//! This crate owns the checks of the source code (`tidy`) and the checks of `komainu bench` against other load generators
-//! and against servers of known behaviour. It is never needed by the server, and no other crate imports it.
+//! This crate owns the checks of the source code (`tidy`) and the checks of `komainu bench` against other
+//! load generators and servers of known behaviour. It is never needed by the server, and no other crate
+//! imports it.
 
-// What a command prints is its product.
+// Commands print their results.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod markdown;
@@ -32,7 +33,8 @@ Options of `bench` (defaults in brackets); comparisons of servers are labs: `kom
   --out FOLDER    where the results go as Markdown and JSON [bench-results]
 ";
 
-/// The repository: two folders above this crate, which cargo names; else the current folder.
+/// Returns the repository's root: two folders above this crate's manifest, or the current folder without
+/// cargo.
 fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     here.and_then(|here| Some(here.parent()?.parent()?.to_path_buf())).unwrap_or_else(|| PathBuf::from("."))

@@ -1,17 +1,17 @@
-//! Pages in Markdown as far as links need: where links stand, and which places of a page they may lead to.
+//! Minimal parser for Markdown pages: links, and anchors that links can refer to.
 
 use std::ops::Range;
 
-/// A link of a page.
+/// Link in a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageLink {
-    /// The text between its brackets.
+    /// Range of the text between the brackets.
     pub(crate) text: Range<usize>,
-    /// What it leads to, between its parentheses.
+    /// Range of the target between the parentheses.
     pub(crate) target: Range<usize>,
 }
 
-/// The links of a page, in order; code has none.
+/// Returns the links of a page in order, ignoring code.
 pub(crate) fn links(page: &str) -> Vec<PageLink> {
     let plain = without_code(page);
     let closed = plain.match_indices("](").filter_map(|(close, _)| {
@@ -23,7 +23,7 @@ pub(crate) fn links(page: &str) -> Vec<PageLink> {
     closed.collect()
 }
 
-/// The places of a page: its headings, as browsers of repositories and mdBook name them.
+/// Returns the anchors of a page's headings, as repository browsers and mdBook generate them.
 pub(crate) fn anchors(page: &str) -> Vec<String> {
     let plain = without_fences(page);
     let mut anchors: Vec<String> = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn anchors(page: &str) -> Vec<String> {
     anchors
 }
 
-/// The page with everything between fences replaced by spaces; as long as the original.
+/// Returns the page with fenced code replaced by spaces, with the same length.
 fn without_fences(page: &str) -> String {
     let (mut out, mut fence) = (String::with_capacity(page.len()), None::<&str>);
     for line in page.split_inclusive('\n') {
@@ -63,7 +63,7 @@ fn without_fences(page: &str) -> String {
     out
 }
 
-/// The page with all code replaced by spaces; as long as the original.
+/// Returns the page with all code replaced by spaces, with the same length.
 fn without_code(page: &str) -> String {
     let mut bytes = without_fences(page).into_bytes();
     let ticks = |bytes: &[u8], at: usize| bytes[at..].iter().take_while(|&&byte| byte == b'`').count();
@@ -75,7 +75,7 @@ fn without_code(page: &str) -> String {
             continue;
         }
         let mut end = at + open;
-        // A span ends with as many ticks as it has begun with, within its paragraph.
+        // A code span ends with the same number of backticks, within its paragraph.
         let close = loop {
             match ticks(&bytes, end.min(bytes.len())) {
                 _ if end >= bytes.len() || bytes[end..].starts_with(b"\n\n") => break None,

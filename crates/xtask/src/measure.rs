@@ -1,4 +1,5 @@
-//! Checks of the measuring tools: the load generator beside others, `komainu bench` beside servers of known behaviour.
+//! Checks of the measuring tools: the load generator compared with others, and `komainu bench` with servers
+//! of known behaviour.
 
 mod options;
 mod peer;
@@ -11,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use options::Options;
 
-/// Any error of a command: printed, never matched on.
+/// Result with any error: errors are printed, never matched on.
 pub(crate) type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Saves a result as NAME.md and NAME.json under `folder`, and returns the Markdown's path.
+/// Saves a result as NAME.md and NAME.json in `folder`, and returns the path of the Markdown file.
 fn keep(folder: &Path, name: &str, markdown: &str, json: &serde_json::Value) -> Fallible<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{name}.md"));

@@ -1,4 +1,4 @@
-//! Every message of the server, from its source: the page of the book where each can be found by its words.
+//! Generates the page of the book that lists every message of the server, extracted from the source.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::tidy::source::{SourceFile, quoted};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
-/// What the messages of a crate are about; crates that are not here have none of the server's.
+/// Crates with the subject of their messages; other crates have no messages of the server.
 const SUBJECTS: [(&str, &str); 14] = [
     ("komainu", "Starting, commands, logs, sites and routes"),
     ("config", "The configuration"),
@@ -24,11 +24,11 @@ const SUBJECTS: [(&str, &str); 14] = [
     ("coding", "Compression"),
 ];
 
-/// Files whose texts are help, descriptions of figures, or pages.
+/// Names of files whose texts are help, descriptions of figures, or pages.
 const OTHER_TEXTS: [&str; 9] =
     ["cli", "openapi", "metrics", "rule_counters", "exposition", "measure", "ab", "page", "toy"];
 
-/// Texts for who reads the code: invariants and failed assertions.
+/// Calls whose texts are for developers: invariants and failed assertions.
 const FOR_DEVELOPERS: [&str; 8] = [
     "expect(",
     "assert!(",
@@ -40,7 +40,7 @@ const FOR_DEVELOPERS: [&str; 8] = [
     "include_str!(",
 ];
 
-/// The page.
+/// Generates the page.
 pub(crate) fn page(tree: &SourceTree) -> String {
     let mut page = "# Every message\n\nMade from the program's source: search it for the words of a message. `…` stands for what \
                     differs. [Troubleshooting](troubleshooting.md) has causes and remedies of those that are met most often.\n"
@@ -60,7 +60,7 @@ pub(crate) fn page(tree: &SourceTree) -> String {
     page
 }
 
-/// The messages of a crate, each once, by their first words.
+/// Returns the messages of a crate without duplicates, in alphabetical order.
 fn messages(tree: &SourceTree, name: &str) -> BTreeSet<String> {
     let folder = format!("crates/{name}/src/");
     let files = tree.rust().filter(|(file, _)| file.starts_with(&folder) && !is_test_path(file));
@@ -68,12 +68,12 @@ fn messages(tree: &SourceTree, name: &str) -> BTreeSet<String> {
     kept.flat_map(|(_, text)| literals(text)).filter_map(|literal| shown(&literal)).collect()
 }
 
-/// Whether a file, or its folder, has this name.
+/// Whether a file or one of its folders has this name.
 fn is_named(file: &str, name: &str) -> bool {
     file.split('/').any(|part| part.trim_end_matches(".rs") == name)
 }
 
-/// The texts in quotes of a file that are neither for tests nor for developers nor in attributes.
+/// Returns the string literals of a file, except those in tests, in attributes or for developers.
 fn literals(text: &str) -> Vec<String> {
     let source = SourceFile::new(text);
     let code = source.lines();
@@ -94,7 +94,8 @@ fn literals(text: &str) -> Vec<String> {
     found
 }
 
-/// A literal as users read it, if it is a message: three words or more, and no header, document or sentence of the reference.
+/// Returns a literal as users read it, if it is a message: at least three words, and no header, document or
+/// sentence of the reference.
 fn shown(literal: &str) -> Option<String> {
     if ["\\r\\n", "<", "-----", "$(", ";q=", "\\t", "HTTP/1.1\\"].iter().any(|part| literal.contains(part)) {
         return None;

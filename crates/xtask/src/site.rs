@@ -1,4 +1,5 @@
-//! The source of the book: the pages of `docs` and the main documents in one folder, with the links of a book.
+//! Generates the source of the book: the pages of `docs` and the main documents in one folder, with adapted
+//! links.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +12,11 @@ use crate::tidy::links::resolved;
 use crate::tidy::tree::SourceTree;
 
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// Pages outside of `docs` that the book has.
+/// Pages outside of `docs` that the book includes.
 const MAIN_DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
-/// The folder of the book's configuration and style.
+/// Folder of the book's configuration and styles.
 const BOOK: &str = "docs/book/";
-/// The page that is made from the source, and the one after which it stands in the table of contents.
+/// The generated page of messages, and the entry after which it is inserted in the table of contents.
 const MESSAGES: (&str, &str) = ("messages.md", "(troubleshooting.md)\n");
 
 /// Writes the book's source to `out`, from the repository at `root`.
@@ -43,19 +44,20 @@ fn put(file: &Path, text: &str) -> Fallible<()> {
     Ok(fs::write(file, text)?)
 }
 
-/// The name that a file of the repository has in the book, if it is a page of it.
+/// Returns the name that a file of the repository has in the book, if it is a page of it.
 fn page_name(name: &str) -> Option<&str> {
     let page = name.strip_prefix("docs/").or_else(|| MAIN_DOCUMENTS.contains(&name).then_some(name))?;
     page.ends_with(".md").then_some(page)
 }
 
-/// A page whose links lead to pages of the book; where there is none for it, only the text of a link remains.
+/// Returns a page with its links adapted to the book; links to files outside the book are replaced by their
+/// text.
 fn with_links_of_the_book(tree: &SourceTree, name: &str, text: &str) -> String {
     let depth = page_name(name).map_or(0, |page| page.matches('/').count());
     let (mut out, mut at) = (String::with_capacity(text.len()), 0);
     for link in links(text) {
         let Some((path, place)) = resolved(name, &text[link.target.clone()]) else { continue };
-        // An image of a link, or a link within a link's text, stays as it is.
+        // An image inside a link, or a link inside a link's text, stays as it is.
         if link.text.start <= at && at > 0 {
             continue;
         }

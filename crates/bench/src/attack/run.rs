@@ -1,4 +1,4 @@
-//! A run: an ordinary client alone, then beside each attack in turn.
+//! Runs attacks: an ordinary client alone, then beside each attack in turn.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -23,29 +23,30 @@ use crate::url::Url;
 
 /// Connections of the ordinary client.
 const CONNECTIONS: usize = 2;
-/// Its pause between two requests.
+/// Pause of the ordinary client between two requests.
 const THINK: Duration = Duration::from_millis(5);
-/// When a request of it has failed.
+/// Timeout of the ordinary client's requests.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the server's memory is read.
+/// Interval in milliseconds at which the server's memory is read.
 const LOOK_MS: u64 = 50;
 
-/// What is to be done.
+/// Options of a run of attacks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is attacked, and what the ordinary client requests.
+    /// URL that is attacked and that the ordinary client requests.
     pub url: Url,
-    /// How it is reached.
+    /// Connection options.
     pub reach: Reach,
-    /// How long each attack lasts.
+    /// Duration of each attack.
     pub duration: Duration,
-    /// The server's first processes; empty to look for who listens at the URL's address.
+    /// Root processes of the server; empty to find them by their listening sockets.
     pub server_pids: Vec<u32>,
-    /// Attack addresses beyond this machine and private networks too.
+    /// Whether addresses outside this machine and private networks may be attacked.
     pub is_forced: bool,
 }
 
-/// Whether an address may be attacked without being forced: this machine's own, or one of a private network.
+/// Whether an address may be attacked without being forced: it belongs to this machine or to a private
+/// network.
 fn is_private(address: SocketAddr) -> bool {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
@@ -53,7 +54,7 @@ fn is_private(address: SocketAddr) -> bool {
     }
 }
 
-/// Refuses what is no server of one's own.
+/// Rejects targets that are not the user's own server.
 fn check(options: &Options, origin: &LoadTarget) -> Result<(), String> {
     match &origin.dial {
         Dial::Tcp(address) if !options.is_forced && !is_private(*address) => Err(format!(
@@ -77,7 +78,7 @@ fn plan(options: &Options, is_http2: bool) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// What the ordinary client gets. Where it cannot even connect, that is one failure.
+/// Runs the ordinary client. A failure to connect at all counts as one failed request.
 fn beside(plan: &Plan) -> ClientFigures {
     match load::run(plan, &AtomicBool::new(false), &mut ()) {
         Ok(measured) => ClientFigures::of(&measured),
@@ -85,10 +86,10 @@ fn beside(plan: &Plan) -> ClientFigures {
     }
 }
 
-/// Attacks the server in all these ways; `begins` is called before each.
+/// Attacks the server in all these ways; `begins` is called before each attack.
 ///
 /// # Errors
-/// An address that may not be attacked, a server that does not answer before anything has begun.
+/// Fails for an address that may not be attacked, or a server that does not respond before the first attack.
 pub fn run(
     options: &Options,
     attacks: &[Attack],
@@ -121,7 +122,7 @@ pub fn run(
     Ok(Selftest { url: options.url.to_string(), reports })
 }
 
-/// One attack, with the ordinary client beside it.
+/// Runs one attack with the ordinary client beside it.
 fn assault(
     options: &Options,
     attack: &Attack,
@@ -134,7 +135,7 @@ fn assault(
     let client = plan.clone();
     let thread = std::thread::Builder::new().name("client".into());
     let thread = thread.spawn(move || {
-        // The receiver waits for it.
+        // The receiver waits for this message.
         let _ = sender.send(beside(&client));
     });
     let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;

@@ -1,7 +1,8 @@
-//! What attacks send: frames and heads written by hand, because most of them break a rule on purpose.
+//! Encoding of attack traffic: frames and heads written by hand, because most of them violate the protocol on
+//! purpose.
 
-/// Types of frames (RFC 9113 section 6, RFC 9218 section 7.1).
-#[allow(missing_docs)] // each is its name there
+/// Frame types (RFC 9113 section 6, RFC 9218 section 7.1).
+#[allow(missing_docs)] // the names are those of the RFCs
 pub mod kind {
     pub const DATA: u8 = 0x0;
     pub const HEADERS: u8 = 0x1;
@@ -15,55 +16,55 @@ pub mod kind {
     pub const PRIORITY_UPDATE: u8 = 0x10;
 }
 
-/// The flag END_STREAM; ACK of SETTINGS and PING is the same bit.
+/// END_STREAM flag; ACK of SETTINGS and PING is the same bit.
 pub const END_STREAM: u8 = 0x1;
-/// The flag END_HEADERS.
+/// END_HEADERS flag.
 pub const END_HEADERS: u8 = 0x4;
 
-/// SETTINGS_HEADER_TABLE_SIZE.
+/// Identifier of SETTINGS_HEADER_TABLE_SIZE.
 pub const HEADER_TABLE_SIZE: u16 = 1;
-/// SETTINGS_INITIAL_WINDOW_SIZE.
+/// Identifier of SETTINGS_INITIAL_WINDOW_SIZE.
 pub const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// A frame. `payload` has less than 16 MiB.
+/// Encodes a frame. `payload` must be shorter than 16 MiB.
 #[must_use]
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u32).to_be_bytes();
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A SETTINGS frame.
+/// Encodes a SETTINGS frame.
 #[must_use]
 pub fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
     let pair = |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
     frame(kind::SETTINGS, 0, 0, &settings.iter().flat_map(pair).collect::<Vec<u8>>())
 }
 
-/// A WINDOW_UPDATE frame.
+/// Encodes a WINDOW_UPDATE frame.
 #[must_use]
 pub fn window_update(stream: u32, increment: u32) -> Vec<u8> {
     frame(kind::WINDOW_UPDATE, 0, stream, &increment.to_be_bytes())
 }
 
-/// An RST_STREAM frame.
+/// Encodes an RST_STREAM frame.
 #[must_use]
 pub fn rst_stream(stream: u32, code: u32) -> Vec<u8> {
     frame(kind::RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
-/// A client's preface and SETTINGS.
+/// Encodes the client's connection preface and SETTINGS.
 #[must_use]
 pub fn client_start(values: &[(u16, u32)]) -> Vec<u8> {
     [http2::frame::PREFACE.to_vec(), settings(values)].concat()
 }
 
-/// The number of the client's stream at this place, from 0.
+/// Returns the ID of the client's stream with index `at`, from 0.
 #[must_use]
 pub fn stream(at: usize) -> u32 {
     (at as u32 * 2 + 1) & http2::frame::MAX_31_BITS
 }
 
-/// An integer of HPACK (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
+/// Encodes an HPACK integer (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
 fn integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     let most = (1_usize << bits) - 1;
     if value < most {
@@ -78,45 +79,46 @@ fn integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     out.push(rest as u8);
 }
 
-/// A string of HPACK without Huffman coding.
+/// Encodes an HPACK string without Huffman coding.
 fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     integer(out, 0, 7, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// A field by its name in the static table, neither indexed nor compressed.
+/// Encodes a field with an indexed name of the static table and a literal value, not added to the dynamic
+/// table.
 fn named(out: &mut Vec<u8>, index: u8, value: &[u8]) {
     integer(out, 0, 4, usize::from(index));
     string(out, value);
 }
 
-/// A field that enters the dynamic table.
+/// Encodes a field that is added to the dynamic table.
 pub fn indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0x40);
     string(out, name);
     string(out, value);
 }
 
-/// A field that enters no table.
+/// Encodes a field that is not added to the dynamic table.
 pub fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0);
     string(out, name);
     string(out, value);
 }
 
-/// What attacks are aimed at.
+/// Target of the attacks.
 #[derive(Clone, Debug)]
 pub struct AttackTarget {
     /// Host and port.
     pub authority: String,
     /// Path and query.
     pub path: String,
-    /// `https`.
+    /// Whether the scheme is `https`.
     pub is_https: bool,
 }
 
 impl AttackTarget {
-    /// The header block of a request.
+    /// Encodes the header block of a request.
     #[must_use]
     pub fn block(&self, is_post: bool) -> Vec<u8> {
         let mut block = vec![0x82 + u8::from(is_post), 0x86 + u8::from(self.is_https)];
@@ -125,19 +127,19 @@ impl AttackTarget {
         block
     }
 
-    /// A request without content.
+    /// Encodes a request without content.
     #[must_use]
     pub fn get(&self, stream: u32) -> Vec<u8> {
         frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &self.block(false))
     }
 
-    /// A request whose content is still to come.
+    /// Encodes a request whose content has not been sent yet.
     #[must_use]
     pub fn post(&self, stream: u32) -> Vec<u8> {
         frame(kind::HEADERS, END_HEADERS, stream, &self.block(true))
     }
 
-    /// The start of a request of HTTP/1, without the empty line that ends its head.
+    /// Returns the start of an HTTP/1 request, without the empty line that ends its head.
     #[must_use]
     pub fn http1(&self, method: &str) -> String {
         format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", self.path, self.authority)

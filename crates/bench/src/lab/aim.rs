@@ -1,15 +1,15 @@
-//! Checks whether Komainu reaches the aims of an experiment.
+//! Checks whether Komainu meets the aims of an experiment.
 
 use crate::lab::file::{Aim, Bound};
 use crate::lab::matrix::Cell;
 
-/// One aim in one cell.
+/// Result of one aim in one cell.
 pub(crate) struct AimVerdict {
-    /// The cell's key.
+    /// Key of the cell.
     pub(crate) cell: String,
-    /// The figure and its bound, as text.
+    /// Figure and bound, as text.
     pub(crate) text: String,
-    /// Whether it is reached.
+    /// Whether the aim is met.
     pub(crate) met: bool,
 }
 
@@ -18,7 +18,8 @@ pub(crate) fn speaks_of(aim: &Aim, cell: &Cell) -> bool {
     cell.levels.iter().all(|(factor, level)| aim.when.get(factor).is_none_or(|levels| levels.contains(level)))
 }
 
-/// Compares `value` with the bound. `shown` is the value as text; `bound` formats the bound in the same way.
+/// Compares `value` with the bound. `shown` is the formatted value; `bound` formats the bound in the same
+/// way.
 pub(crate) fn judge(
     aim: &Aim,
     cell: &str,

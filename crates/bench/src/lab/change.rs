@@ -1,13 +1,16 @@
-//! Changes to an experiment by the command line: levels, settings of the load, other builds of this program.
+//! Changes to an experiment by command-line options: levels, settings of the load, other builds of this
+//! program.
 
 use std::path::{Path, PathBuf};
 
 use crate::lab::file::{LOAD, Lab};
 
-/// Narrows a factor to the given level, or sets a setting of the load. Each further level of a factor is added.
+/// Narrows a factor to the given level, or changes a setting of the load. Further levels of the same factor
+/// are added.
 ///
 /// # Errors
-/// A name that is neither, or a level that the experiment's names do not define.
+/// Fails for a name that is neither a factor nor a setting, and for a level that the experiment does not
+/// define.
 pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
     for (at, (name, value)) in changes.iter().enumerate() {
         let further = changes[..at].iter().any(|(before, _)| before == name);
@@ -33,7 +36,7 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
             ));
         }
     }
-    // A subject keeps those of its levels that are left.
+    // Each subject keeps those of its levels that remain.
     for subject in &mut lab.subjects {
         for (factor, levels) in &mut subject.when {
             if changes.iter().any(|(name, _)| name == factor) {
@@ -44,10 +47,10 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds another build of this program: a copy of each subject that is ours, named after the subject and the build.
+/// Adds another build of this program: a copy of each Komainu subject, named after the subject and the build.
 ///
 /// # Errors
-/// The experiment has no subject that is ours, or the build does not exist.
+/// Fails if the experiment has no Komainu subject, or if the build does not exist.
 pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
     let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].ours).collect();
     for (name, path) in builds {
@@ -69,10 +72,10 @@ pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
     Ok(())
 }
 
-/// The absolute path of a program.
+/// Returns the absolute path of a program.
 ///
 /// # Errors
-/// If it does not exist.
+/// Fails if the file does not exist.
 pub fn there(path: &Path) -> Result<PathBuf, String> {
     std::fs::canonicalize(path).map_err(|error| format!("no program at {}: {error}", path.display()))
 }

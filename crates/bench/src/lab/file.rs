@@ -1,4 +1,4 @@
-//! The file that describes an experiment (TOML).
+//! Parser for the TOML file that describes an experiment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,56 +7,58 @@ use toml_edit::{Item, TableLike, Value};
 
 use crate::figure::Figure;
 
-/// An experiment.
+/// Description of an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lab {
-    /// Its title.
+    /// Title of the experiment.
     pub title: String,
-    /// Its question, and what it reproduces; shown above the results.
+    /// Question that the experiment answers, or result that it reproduces; shown above the results.
     pub about: String,
-    /// The subject that the others are compared with, at the same levels of the factors.
+    /// Name of the subject that others are compared with, at the same levels of the factors.
     pub baseline: Option<String>,
-    /// The load on every subject: the settings of `komainu bench`, as text that may hold `{{names}}`.
+    /// Load on every subject: the settings of `komainu bench`, as text that may contain `{{names}}`.
     pub load: LabSettings,
-    /// Changes of the load in the short form.
+    /// Load settings that differ in the short form.
     pub short_load: LabSettings,
-    /// The factors and their levels, in order.
+    /// Factors and their levels, in order.
     pub factors: Vec<(String, Vec<String>)>,
-    /// Levels of the short form, for the factors it narrows.
+    /// Levels in the short form, for the factors that it narrows.
     pub short_factors: Vec<(String, Vec<String>)>,
-    /// Names that depend on a factor: factor, level, name, value.
+    /// Template values that depend on a factor: factor, level, name, value.
     pub vary: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
-    /// Files for the folder of every subject.
+    /// Files that are written to the folder of every subject.
     pub files: BTreeMap<String, String>,
-    /// Commands run once in the folder of the experiment before anything starts (certificates and the like).
+    /// Commands that run once in the experiment's folder before any process is started (certificates and the
+    /// like).
     pub prepare: Vec<String>,
     /// Processes that subjects need.
     pub services: Vec<LabProcess>,
-    /// The subjects of the measurement.
+    /// Subjects of the measurement.
     pub subjects: Vec<LabSubject>,
-    /// Aims of the subjects that are ours.
+    /// Aims that the Komainu subjects are checked against.
     pub aims: Vec<Aim>,
 }
 
-/// An aim: a bound on a figure of the subjects that are ours.
+/// An aim: a bound on a figure of the Komainu subjects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Aim {
-    /// The figure's key.
+    /// Key of the figure.
     pub figure: String,
-    /// The bound, as a figure or as a multiple.
+    /// Bound, as an absolute value or as a multiple.
     pub bound: Bound,
-    /// The subject whose figure is multiplied with the bound, or [`BEST`]; `None` if the bound is a figure.
+    /// Subject whose figure is multiplied by the bound, or [`BEST`]; `None` if the bound is an absolute
+    /// value.
     pub of: Option<String>,
-    /// The levels that it applies to; all levels of a factor that is not named.
+    /// Levels that the aim applies to; all levels of a factor that is not listed.
     pub when: BTreeMap<String, Vec<String>>,
 }
 
-/// The kind of a bound.
+/// Upper or lower bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The figure must not be above it.
+    /// The figure must not be above this value.
     Most(f64),
-    /// The figure must not be below it.
+    /// The figure must not be below this value.
     Least(f64),
 }
 
@@ -66,7 +68,7 @@ impl Default for Bound {
     }
 }
 
-/// Used in place of a subject's name: the subject with the best figure at the same levels that is not ours.
+/// Placeholder for the other subject with the best figure at the same levels.
 pub const BEST: &str = "best peer";
 
 /// Figures of a cell that do not come from a run: key and heading.
@@ -80,61 +82,61 @@ pub const BESIDE: [(&str, &str); 4] = [
 /// Settings by name, as text.
 pub type LabSettings = BTreeMap<String, String>;
 
-/// A process that the lab starts.
+/// Process that the lab starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabProcess {
-    /// Its name, by which others refer to its port and socket.
+    /// Name, by which other processes refer to the port and socket.
     pub name: String,
-    /// The command, run by a shell in the folder of the experiment.
+    /// Shell command that starts the process, run in the folder of the process.
     pub run: String,
-    /// What must be installed: a program or file, and its package.
+    /// Required programs or files, each with the package that contains it.
     pub needs: Vec<(String, String)>,
-    /// Prints its version.
+    /// Shell command that prints the version.
     pub version: Option<String>,
-    /// How it shows that it is ready.
+    /// Condition that tells when the process is ready.
     pub ready: Ready,
-    /// Files for its folder.
+    /// Files that are written to the folder of the process.
     pub files: BTreeMap<String, String>,
 }
 
-/// How a process shows that it is ready.
+/// Condition that tells when a process is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
-    /// Its port accepts connections.
+    /// The TCP port accepts connections.
     #[default]
     Port,
-    /// Its socket accepts connections.
+    /// The Unix socket accepts connections.
     Socket,
 }
 
-/// A subject of the measurement.
+/// Subject of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabSubject {
-    /// How it is started.
+    /// Process of the subject.
     pub process: LabProcess,
-    /// Services that are started before it.
+    /// Services that are started before the subject.
     pub with: Vec<String>,
-    /// The address that the load is sent to.
+    /// URL that the load is sent to.
     pub url: String,
-    /// The levels at which it is measured; all levels of a factor that is not named.
+    /// Levels at which the subject is measured; all levels of a factor that is not listed.
     pub when: BTreeMap<String, Vec<String>>,
-    /// The expected response.
+    /// Expected status of the responses.
     pub status: u16,
-    /// The expected length of the content, if it is known; text that may hold `{{names}}`.
+    /// Expected content length, if it is known; text that may contain `{{names}}`.
     pub bytes: Option<String>,
-    /// The processes whose CPU time and memory count; default all that were started.
+    /// Names of the processes whose CPU time and memory are measured; empty for all that were started.
     pub measure: Vec<String>,
-    /// Its changes of the load.
+    /// Load settings that differ for this subject.
     pub load: LabSettings,
-    /// The reason why it is not measured.
+    /// Reason why the subject is not measured.
     pub skip: Option<String>,
-    /// Whether it is Komainu: drawn in colour, and checked against the aims.
+    /// Whether the subject is Komainu: highlighted in charts and checked against the aims.
     pub ours: bool,
-    /// The build of this program, if it is not the one that runs the experiment.
+    /// Path of the Komainu build, if it is not the one that runs the experiment.
     pub komainu: Option<PathBuf>,
 }
 
-/// The settings that a load may have.
+/// Names of the settings that a load may have.
 pub(crate) const LOAD: [&str; 20] = [
     "connections",
     "duration",
@@ -159,10 +161,10 @@ pub(crate) const LOAD: [&str; 20] = [
 ];
 
 impl Lab {
-    /// Reads the file's text.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// The first mistake, with its line where the text is no TOML.
+    /// Returns the first error, with its line for TOML syntax errors.
     pub fn parse(text: &str) -> Result<Lab, String> {
         let document = text.parse::<toml_edit::Document<String>>().map_err(|error| error.to_string())?;
         let root = Section { at: "the file".into(), table: document.as_table() };
@@ -237,7 +239,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Refuses unknown factors and levels.
+    /// Rejects unknown factors and levels.
     fn check_levels(&self, at: &str, when: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
         for (of, levels) in when {
             let known = self.factors.iter().find(|(name, _)| name == of);
@@ -250,14 +252,14 @@ impl Lab {
     }
 }
 
-/// A table, and its place in the file.
+/// A table of the file, and its position.
 struct Section<'t> {
     at: String,
     table: &'t dyn TableLike,
 }
 
 impl<'t> Section<'t> {
-    /// Refuses unknown keys.
+    /// Rejects unknown keys.
     fn only(&self, known: &[&str]) -> Result<(), String> {
         match self.table.iter().find(|(key, _)| !known.contains(key)) {
             Some((key, _)) => {
@@ -284,13 +286,13 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// One text, or several.
+    /// Reads a text or a list of texts.
     fn texts(&self, key: &str) -> Result<Vec<String>, String> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
         list(item).ok_or_else(|| format!("{}: {key} must be text or a list of texts", self.at))
     }
 
-    /// All its keys but `except`, as texts.
+    /// Reads all keys except `except` as texts.
     fn settings(&self, except: &[&str]) -> Result<LabSettings, String> {
         let mut settings = LabSettings::new();
         for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {

@@ -5,17 +5,17 @@ use fastrand::Rng;
 use crate::lab::file::{Lab, LabSubject};
 use crate::lab::template::TemplateValues;
 
-/// One subject at one level of each factor.
+/// A subject at one level of each factor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Which of the lab's subjects.
+    /// Index of the subject in the lab.
     pub subject: usize,
-    /// Factor and level, in the lab's order.
+    /// Factors and levels, in the lab's order.
     pub levels: Vec<(String, String)>,
 }
 
 impl Cell {
-    /// The levels in one line: `threads 2, keep on`.
+    /// Formats the levels in one line: `threads 2, keep on`.
     #[must_use]
     pub fn levels_text(&self) -> String {
         let each: Vec<String> =
@@ -23,21 +23,22 @@ impl Cell {
         each.join(", ")
     }
 
-    /// The key of this cell: unique in the lab.
+    /// Returns the key of this cell, which is unique in the lab.
     #[must_use]
     pub fn key(&self, lab: &Lab) -> String {
         let name = &lab.subjects[self.subject].process.name;
         if self.levels.is_empty() { name.clone() } else { format!("{name} [{}]", self.levels_text()) }
     }
 
-    /// The names that its levels give values to.
+    /// Returns the template values that follow from the levels.
     #[must_use]
     pub fn values(&self, lab: &Lab) -> TemplateValues {
         let mut values = TemplateValues::new();
         for (factor, level) in &self.levels {
             values.insert(factor.clone(), level.clone());
         }
-        // A subject that a factor leaves out has the first level's values, so that common files can be filled.
+        // Factors that the subject leaves out use the values of their first level, so that shared files can
+        // be filled in.
         for (factor, levels) in &lab.factors {
             let level = self.levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level);
             let level = level.or(levels.first()).map(String::as_str).unwrap_or_default();
@@ -50,7 +51,7 @@ impl Cell {
     }
 }
 
-/// All cells: each subject at every level at which it exists.
+/// Returns all cells: each subject at every combination of its levels.
 #[must_use]
 pub fn cells(lab: &Lab, short: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -72,12 +73,12 @@ pub fn cells(lab: &Lab, short: bool) -> Vec<Cell> {
     cells
 }
 
-/// The levels of one factor at which a subject exists.
+/// Returns the levels of one factor at which a subject is measured.
 fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: bool) -> Vec<String> {
     let own = subject.when.get(factor).map_or(all, Vec::as_slice);
     let narrowed = lab.short_factors.iter().find(|(name, _)| short && name == factor);
     match narrowed {
-        // A subject that exists at none of the short levels keeps its own.
+        // A subject without any of the short levels keeps its own levels.
         Some((_, few)) if own.iter().any(|level| few.contains(level)) => {
             own.iter().filter(|level| few.contains(level)).cloned().collect()
         }
@@ -85,8 +86,8 @@ fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: 
     }
 }
 
-/// Cell and repetition of each measurement: every repetition is a round through all cells, each in an order of its own,
-/// so that what drifts over time hits all cells alike.
+/// Returns cell and repetition of each measurement. Every repetition is a round through all cells in random
+/// order, so that drift over time affects all cells equally.
 #[must_use]
 pub fn order(cells: usize, repetitions: usize, seed: u64) -> Vec<(usize, usize)> {
     let mut random = Rng::with_seed(seed);

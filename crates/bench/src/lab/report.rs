@@ -1,4 +1,4 @@
-//! The results of an experiment: as a table, as Markdown, as HTML, as JSON.
+//! Report of an experiment: as text, Markdown, HTML and JSON.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::quantity;
 use crate::stats::{self, Ratio};
 use crate::table::TextTable;
 
-/// Columns: the heading, and the figure's key.
+/// Columns: heading and key of the figure.
 const COLUMNS: [(&str, &str); 11] = [
     ("requests/s", "requests_per_s"),
     ("p50", "p50_us"),
@@ -29,24 +29,24 @@ const COLUMNS: [(&str, &str); 11] = [
     ("errors", "errors"),
 ];
 
-/// Figures that are also shown as a multiple of the baseline's.
+/// Keys of figures that are also shown as a multiple of the baseline's.
 const COMPARED: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
 
-/// The content of a report.
+/// Content of a report.
 pub struct Findings<'l> {
-    /// The experiment.
+    /// Experiment that was run.
     pub lab: &'l Lab,
-    /// Its cells that could be measured.
+    /// Cells that could be measured.
     pub cells: Vec<Cell>,
-    /// Subjects that could not be measured, and why.
+    /// Subjects that could not be measured, with the reason.
     pub skipped: Vec<(String, String)>,
-    /// The versions of subjects and services.
+    /// Versions of subjects and services.
     pub versions: Vec<(String, String)>,
-    /// What was measured.
+    /// Measurements.
     pub rows: Vec<Row>,
-    /// The machine.
+    /// Description of the machine.
     pub machine: String,
-    /// The load, in one line.
+    /// Description of the load in one line.
     pub how: String,
 }
 
@@ -60,7 +60,7 @@ impl Findings<'_> {
         result::values(&self.rows, &cell.key(self.lab), key).into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Why a cell has no figures.
+    /// Returns the reason why a cell has no figures.
     fn broken(&self, cell: &Cell) -> Option<&str> {
         let key = cell.key(self.lab);
         self.rows
@@ -69,7 +69,8 @@ impl Findings<'_> {
             .map(String::as_str)
     }
 
-    /// The cell that a figure is shown as a multiple of: that of the subject `of`, or of the best peer, at the same levels.
+    /// Returns the reference cell for a multiple: that of the subject `of`, or of the best peer, at the same
+    /// levels.
     fn other(&self, cell: &Cell, of: &str, key: &str) -> Option<&Cell> {
         if of == BEST {
             let sign = if better(key) == Better::More { -1.0 } else { 1.0 };
@@ -84,7 +85,7 @@ impl Findings<'_> {
         let same = |other: &&Cell| {
             self.lab.subjects[other.subject].process.name == of
                 && other.levels.iter().all(|(factor, level)| {
-                    // If the baseline does not exist at this level, its only level is used.
+                    // If the baseline is not measured at this level, its only level is used.
                     cell.levels.iter().any(|(f, l)| f == factor && l == level)
                         || self
                             .cells
@@ -96,13 +97,13 @@ impl Findings<'_> {
         self.cells.iter().find(same)
     }
 
-    /// Columns for which there is a figure anywhere.
+    /// Returns the columns for which any cell has a figure.
     fn columns(&self) -> Vec<(&'static str, &'static str)> {
         let has = |key: &str| self.cells.iter().any(|cell| self.median(cell, key).is_some());
         COLUMNS.into_iter().filter(|(_, key)| has(key)).collect()
     }
 
-    /// One row per cell; `narrow` leaves out columns for which a terminal has no room.
+    /// Builds a table with one row per cell; `narrow` leaves out columns that do not fit in a terminal.
     #[must_use]
     pub fn table(&self, narrow: bool) -> TextTable {
         const NARROW_WITHOUT: [&str; 4] = ["p50", "private dirty", "processes", "req/s per 1 % CPU"];
@@ -144,7 +145,8 @@ impl Findings<'_> {
         table
     }
 
-    /// A figure of a cell as a multiple of that of another, or of the best peer, and which peer that is.
+    /// Returns a cell's figure as a multiple of the reference cell's (see `other`), its interval, and the
+    /// name of the reference subject.
     fn ratio(&self, cell: &Cell, of: &str, key: &str) -> Option<(f64, Option<Ratio>, &str)> {
         let other = self.other(cell, of, key)?;
         let (plain, interval) = result::ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
@@ -161,7 +163,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Every aim, checked in every cell of ours that it applies to.
+    /// Checks every aim in every Komainu cell that it applies to.
     fn verdicts(&self) -> Vec<AimVerdict> {
         let mut verdicts = Vec::new();
         for aim in &self.lab.aims {
@@ -190,7 +192,7 @@ impl Findings<'_> {
         verdicts
     }
 
-    /// Subjects that are not in the table, one per line.
+    /// Lists the subjects that are not in the table, one per line.
     fn left_out(&self) -> Vec<String> {
         let skipped = self.skipped.iter().map(|(name, why)| format!("{name}: skipped, {why}"));
         let broken = self
@@ -214,7 +216,7 @@ impl Findings<'_> {
         })
     }
 
-    /// For a terminal.
+    /// Formats the report for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{}\n{}\n\n{}\n", self.lab.title, self.how, self.table(true).plain("  "));
@@ -224,7 +226,7 @@ impl Findings<'_> {
         text
     }
 
-    /// As Markdown.
+    /// Formats the report as Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}\n\n", self.lab.title, self.lab.about.trim());
@@ -246,7 +248,7 @@ impl Findings<'_> {
         text
     }
 
-    /// As a page.
+    /// Formats the report as an HTML page.
     #[must_use]
     pub fn html(&self) -> String {
         let mut body = html::head(&self.lab.title, "Servers side by side, in turns, on one machine");
@@ -304,7 +306,7 @@ impl Findings<'_> {
         self.cells.iter().filter_map(bar).collect()
     }
 
-    /// For machines, and for `komainu lab compare`.
+    /// Converts the report to JSON, which `komainu lab compare` reads.
     #[must_use]
     pub fn json(&self) -> Value {
         let cells: Vec<Value> = self
@@ -351,10 +353,10 @@ fn better(key: &str) -> Better {
     Figure::named(key).map_or(Better::Less, |figure| figure.better)
 }
 
-/// Two results of the same experiment, cell by cell.
+/// Compares two results of the same experiment, cell by cell.
 ///
 /// # Errors
-/// They have no cell in common.
+/// Fails if they have no cell in common.
 pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
     let mut table = TextTable::new(&[
         "",

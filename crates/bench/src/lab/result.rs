@@ -1,4 +1,4 @@
-//! The file of results: one line a measurement, so that an interrupted experiment can resume.
+//! Results file: one line per measurement, so that an interrupted experiment can be resumed.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,26 +9,26 @@ use serde_json::{Map, Value, json};
 
 use crate::stats::{self, Ratio};
 
-/// One measurement of one cell.
+/// A measurement of one cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The cell's key.
+    /// Key of the cell.
     pub cell: String,
-    /// Which repetition, from 0.
+    /// Repetition, from 0.
     pub repetition: usize,
-    /// The figures by key; or why there are none.
+    /// Figures by key, or the reason why there are none.
     pub figures: Result<Map<String, Value>, String>,
 }
 
-/// The results of one experiment, on disk.
+/// Results of an experiment, stored on disk.
 pub struct KeptResults {
     file: File,
     path: PathBuf,
-    /// What has been measured.
+    /// Measurements so far.
     pub rows: Vec<Row>,
 }
 
-/// A hash of an experiment's file and of the options: results with another fingerprint are not reused.
+/// Returns a hash of the experiment's file and options: results with a different fingerprint are not reused.
 #[must_use]
 pub fn fingerprint(text: &str, beside: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
@@ -37,11 +37,11 @@ pub fn fingerprint(text: &str, beside: &impl Hash) -> String {
 }
 
 impl KeptResults {
-    /// Opens the results at `path`. Keeps those of the same fingerprint; starts an empty file if the fingerprint
-    /// differs or `fresh` is set. Broken cells are not kept: they are measured again.
+    /// Opens the results at `path`. Results with the same fingerprint are kept; the file is emptied if the
+    /// fingerprint differs or `fresh` is set. Broken cells are discarded, so that they are measured again.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<KeptResults, String> {
         let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         if let Some(folder) = path.parent() {
@@ -70,16 +70,16 @@ impl KeptResults {
         Ok(KeptResults { file, path: path.to_path_buf(), rows })
     }
 
-    /// Whether this has been measured.
+    /// Whether this repetition of the cell has been measured.
     #[must_use]
     pub fn has(&self, cell: &str, repetition: usize) -> bool {
         self.rows.iter().any(|row| row.cell == cell && row.repetition == repetition)
     }
 
-    /// Saves one more.
+    /// Appends a measurement.
     ///
     /// # Errors
-    /// A full disk.
+    /// Fails if the file cannot be written, for example because the disk is full.
     pub fn add(&mut self, row: Row) -> Result<(), String> {
         let line = match &row.figures {
             Ok(figures) => json!({ "cell": row.cell, "repetition": row.repetition, "figures": figures }),
@@ -91,7 +91,7 @@ impl KeptResults {
     }
 }
 
-/// A line that a crash has truncated is ignored.
+/// Parses a line; returns `None` for one that a crash has truncated.
 fn parse(line: &str) -> Option<Row> {
     let value: Value = serde_json::from_str(line).ok()?;
     let figures = match (value["figures"].as_object(), value["broken"].as_str()) {
@@ -106,14 +106,15 @@ fn parse(line: &str) -> Option<Row> {
     })
 }
 
-/// All measurements of a figure in a cell, by repetition.
+/// Returns all measurements of a figure in a cell, by repetition.
 #[must_use]
 pub fn values(rows: &[Row], cell: &str, key: &str) -> Vec<(usize, f64)> {
     let of_one = |row: &Row| Some((row.repetition, row.figures.as_ref().ok()?.get(key)?.as_f64()?));
     rows.iter().filter(|row| row.cell == cell).filter_map(of_one).collect()
 }
 
-/// A cell's figure as a multiple of another cell's, from repetitions that both have: they were measured in one round.
+/// Returns a cell's figure as a multiple of another cell's, from repetitions that both have, because these
+/// were measured in one round.
 #[must_use]
 pub fn ratio(rows: &[Row], cell: &str, to: &str, key: &str) -> Option<(f64, Option<Ratio>)> {
     let base = values(rows, to, key);
@@ -149,7 +150,7 @@ mod tests {
         let mut kept = KeptResults::open(&path, "f1", false).unwrap();
         assert!(kept.has("a", 0) && !kept.has("a", 1));
         assert!(!kept.has("b", 0) && kept.rows.len() == 1, "what was broken is measured again");
-        // What follows the truncated line is a line of its own.
+        // The new entry starts on a line after the truncated one.
         kept.add(row("c", 0, 20.0)).unwrap();
         assert!(KeptResults::open(&path, "f1", false).unwrap().has("c", 0));
         assert!(KeptResults::open(&path, "f2", false).unwrap().rows.is_empty());

@@ -1,4 +1,4 @@
-//! Running an experiment from its file to its reports.
+//! Runs an experiment, from its file to its reports.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -24,26 +24,26 @@ use crate::quantity;
 use crate::record;
 use crate::session;
 
-/// The options of a run.
+/// Options of an experiment's run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The experiment's file.
+    /// File of the experiment.
     pub lab: PathBuf,
-    /// The short form.
+    /// Whether to run the short form.
     pub short: bool,
-    /// Where results go: NAME.jsonl, NAME.json, NAME.md, NAME.html.
+    /// Folder for the results: NAME.jsonl, NAME.json, NAME.md, NAME.html.
     pub out: PathBuf,
-    /// Start over, even if there are results.
+    /// Whether to discard earlier results.
     pub fresh: bool,
-    /// Measure only subjects whose name contains one of these; empty for all.
+    /// Substrings of the names of subjects to measure; empty for all.
     pub only: Vec<String>,
-    /// Levels and settings of the load other than the file's.
+    /// Levels and load settings that override the file's.
     pub set: Vec<(String, String)>,
     /// Other builds of this program, by name.
     pub also: Vec<(String, PathBuf)>,
-    /// This program, for subjects that are Komainu.
+    /// Path of this program, for Komainu subjects.
     pub komainu: PathBuf,
-    /// Show no progress.
+    /// Suppresses the progress display.
     pub quiet: bool,
 }
 
@@ -53,10 +53,10 @@ impl Options {
     }
 }
 
-/// Runs it. True if every installed subject could be measured.
+/// Runs the experiment. Returns true if every installed subject could be measured.
 ///
 /// # Errors
-/// The file is invalid, or results cannot be saved.
+/// Fails if the file is invalid or results cannot be saved.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
@@ -64,7 +64,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     change::set(&mut lab, &options.set)?;
     change::also(&mut lab, &options.also)?;
     if options.short {
-        // Too short for conclusions.
+        // The short form does not allow conclusions.
         lab.aims.clear();
     }
     let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
@@ -108,13 +108,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
     Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
 }
 
-/// Identifies a build of a program, so that no result mixes two builds.
+/// Returns an identifier of a program's build, so that results of different builds are not mixed.
 fn built(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = fs::metadata(path).ok()?;
     Some((about.len(), about.modified().ok()))
 }
 
-/// The cells that can be measured here, and the subjects that cannot, with the reason.
+/// Returns the cells that can be measured on this machine, and the other subjects with the reason.
 fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
     let (mut cells, mut skipped) = (matrix::cells(lab, options.short), Vec::new());
     for (number, subject) in lab.subjects.iter().enumerate() {
@@ -155,7 +155,8 @@ fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
     versions
 }
 
-/// The load's settings for a subject: the experiment's, the short form's over them, the subject's over both.
+/// Returns the load settings of a cell: the subject's override those of the short form, which override the
+/// experiment's.
 fn settings(lab: &Lab, cell: &Cell, short: bool) -> LabSettings {
     let mut settings = lab.load.clone();
     if short {
@@ -170,7 +171,7 @@ fn how(lab: &Lab, short: bool) -> String {
     if short {
         all.extend(lab.short_load.clone());
     }
-    // What a factor sets stands with the factor.
+    // Settings that depend on a factor are described with the factor.
     all.retain(|_, value| !value.contains("{{"));
     let each: Vec<String> = all.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let form = if short { "The short form: too short for conclusions. " } else { "" };
@@ -250,7 +251,7 @@ fn in_short(figures: &Result<Map<String, Value>, String>) -> String {
     }
 }
 
-/// One measurement of one cell: started, loaded, stopped.
+/// Measures one cell: starts it, puts load on it and stops it.
 fn measure(
     lab: &Lab,
     stage: &Stage,
@@ -292,7 +293,7 @@ fn load_once(running: &Running, options: &Options, title: &str) -> Result<Outcom
     session::measure(&running.subject, children::stop(), &mut *live(options.quiet, title))
 }
 
-/// Holds idle connections, measures their cost, and puts the load on at the same time.
+/// Holds idle connections, measures their cost, and puts load on the server at the same time.
 fn beside_idle(
     running: &Running,
     idle: usize,
@@ -308,7 +309,7 @@ fn beside_idle(
     let pss = || procfs::memory(&pids()).iter().map(|memory| memory.pss).sum::<u64>();
     std::thread::sleep(SETTLE);
     let before = pss();
-    // A connection with one request and a pause of a day after it is an idle one.
+    // A connection that sends one request and then pauses for a day is idle.
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (idle, 1, 1);
     (plan.duration, plan.requests_max, plan.warm_up) = (None, Some(idle as u64 + 1), Duration::ZERO);
@@ -351,7 +352,7 @@ fn beside_idle(
     Ok(outcome)
 }
 
-/// The time at which this number of requests has been answered.
+/// Observer that records the time at which the wanted number of requests has been answered.
 struct AllAnswered<'t> {
     wanted: u64,
     reported: &'t AtomicBool,
@@ -365,17 +366,17 @@ impl load::Observer for AllAnswered<'_> {
     }
 }
 
-/// Raises this process's limit to the hard one; servers started from now on inherit it.
+/// Raises the soft limit on open files to the hard limit; servers started afterwards inherit it.
 fn raise_descriptor_limit() -> Result<(), String> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).map_err(|error| error.to_string())
 }
 
-/// `komainu lab compare`: compares two saved results of one experiment.
+/// Implements `komainu lab compare`: compares two saved results of one experiment.
 ///
 /// # Errors
-/// Which result cannot be read or compared.
+/// Names the result that cannot be read or compared.
 pub fn compare(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =

@@ -1,4 +1,4 @@
-//! Starts and checks the services and the subject of one cell, and puts the load on them.
+//! Starts the services and the subject of a cell, checks them, and prepares the load.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -24,32 +24,34 @@ use crate::session::{self, LoadSubject};
 use crate::tally::Tally;
 use crate::url::Url;
 
-/// How long a process may take until it accepts connections, and a subject until its first correct response.
+/// Timeout in milliseconds for a process to accept connections, and for a subject to return its first correct
+/// response.
 const READY_MS_MAX: u64 = 20_000;
 
-/// Where an experiment takes place.
+/// Environment of an experiment: its folder, program and cores.
 pub struct Stage {
     scratch: TempFolder,
-    /// This program, for subjects that are Komainu.
+    /// Path of this program, for Komainu subjects.
     komainu: PathBuf,
-    /// The cores of this process at its start.
+    /// CPU affinity of this process at its start.
     cores: CpuSet,
 }
 
-/// A cell that runs.
+/// A cell whose processes are running.
 pub struct Running {
-    /// The subject, ready for the load.
+    /// Subject, ready for the load.
     pub subject: LoadSubject,
-    /// Idle connections to hold beside the load.
+    /// Number of idle connections to hold in addition to the load.
     pub idle: usize,
-    /// The status of the expected response, and its length if it is known.
+    /// Expected status, and expected content length if it is known.
     status: u16,
     bytes: Option<u64>,
     trees: Vec<(String, ProcessTree)>,
 }
 
 impl Running {
-    /// Errors in more than one response of a hundred: a server that refuses requests is fast, and would look good.
+    /// Returns an error if more than 1 % of the responses are wrong: a server that rejects requests is fast
+    /// and would look good.
     #[must_use]
     pub fn wrong(&self, tally: &Tally) -> Option<String> {
         let right =
@@ -65,7 +67,7 @@ impl Running {
         })
     }
 
-    /// The first process that has ended; none should end before the measurement.
+    /// Returns the first process that has ended; none should end before the measurement.
     pub fn dead(&mut self) -> Option<String> {
         let dead = self
             .trees
@@ -75,8 +77,8 @@ impl Running {
     }
 }
 
-/// The remedy, if something that a process needs is not installed; `{{workers}}` among it stands for the folder of
-/// Komainu's language modules.
+/// Returns the remedy if something that a process needs is not installed; `{{workers}}` in a path stands for
+/// the folder of Komainu's language modules.
 #[must_use]
 pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
     let beside = komainu.parent().unwrap_or(Path::new("."));
@@ -92,7 +94,7 @@ pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
     })
 }
 
-/// Debian installs servers in /usr/sbin, which may not be in PATH.
+/// Whether a program is installed. Debian installs servers in /usr/sbin, which may be missing in PATH.
 fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();
@@ -104,10 +106,10 @@ fn is_there(program: &str) -> bool {
 }
 
 impl Stage {
-    /// Writes the experiment's files and runs its preparations.
+    /// Writes the experiment's files and runs its `prepare` commands.
     ///
     /// # Errors
-    /// What cannot be written, or a preparation that fails.
+    /// Fails if a file cannot be written or a command fails.
     pub fn new(lab: &Lab, komainu: &Path) -> Result<Stage, String> {
         let scratch = TempFolder::new("lab").map_err(|error| error.to_string())?;
         let cores = sched_getaffinity(None).map_err(|error| error.to_string())?;
@@ -139,13 +141,13 @@ impl Stage {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).map_err(wrong)?;
             }
-            // What only the cell knows is filled in when a process has a folder of its own.
+            // Values that depend on the cell are filled in when a process gets its own folder.
             fs::write(&path, fill(text, values)?).map_err(wrong)?;
         }
         Ok(())
     }
 
-    /// What a process says its version is, in one line.
+    /// Returns the version that a process reports, in one line.
     #[must_use]
     pub fn version(&self, process: &LabProcess, build: Option<&Path>) -> String {
         let mut values = self.values();
@@ -168,7 +170,7 @@ impl Stage {
     /// Starts a cell and waits for its first correct response.
     ///
     /// # Errors
-    /// Why it does not start or responds wrongly: the cell is broken then.
+    /// Returns the reason why the cell does not start or respond correctly; the cell counts as broken.
     pub fn start(&self, lab: &Lab, cell: &Cell, settings: &LabSettings) -> Result<Running, String> {
         let subject = &lab.subjects[cell.subject];
         let mut values = self.values();
@@ -209,7 +211,7 @@ impl Stage {
         Ok(running)
     }
 
-    /// Starts one process in a folder of its own, and waits until it takes connections.
+    /// Starts one process in its own folder, and waits until it accepts connections.
     fn spawn(&self, process: &LabProcess, values: &mut TemplateValues) -> Result<ProcessTree, String> {
         let name = &process.name;
         let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -217,7 +219,7 @@ impl Stage {
         let socket = own.join("socket");
         let port = free_port().map_err(|error| error.to_string())?;
         fs::create_dir_all(&own).map_err(|error| error.to_string())?;
-        // Left by the repetition before.
+        // The previous repetition may have left its socket.
         let _ = fs::remove_file(&socket);
         for (key, value) in [
             ("port", port.to_string()),
@@ -243,7 +245,8 @@ impl Stage {
         }
     }
 
-    /// Moves this thread to the servers' cores while children are started; returns the load generator's cores.
+    /// Moves this thread to the servers' cores while children are started; returns the load generator's
+    /// cores.
     fn pin(&self, cores: Option<&String>) -> Result<CpuSet, String> {
         let Some(cores) = cores else { return Ok(self.cores) };
         let wrong = || {
@@ -256,7 +259,7 @@ impl Stage {
             let mut set = CpuSet::new();
             for core in text.split(',') {
                 let core: usize = core.trim().parse().map_err(|_| wrong())?;
-                // A core that is not there leaves the set as it is: small machines run the lab all the same.
+                // Cores that do not exist are ignored, so that the experiment also runs on small machines.
                 if core < CpuSet::MAX_CPU && self.cores.is_set(core) {
                     set.set(core);
                 }
@@ -274,7 +277,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Fails only where the cores themselves are gone.
+        // Fails only if the original cores are no longer available.
         let _ = sched_setaffinity(None, &self.cores);
     }
 }
@@ -298,7 +301,7 @@ fn last_words(tree: &ProcessTree) -> String {
     }
 }
 
-/// The load of one cell.
+/// Builds the load plan of one cell.
 fn plan(
     url: &str,
     settings: &LabSettings,
@@ -320,7 +323,7 @@ fn plan(
         chunked: false,
         fields: Fields::new(),
     };
-    // `unix:/path` after the socket's own name, as the file writes it.
+    // `unix:/path` requests `/path` over the subject's Unix socket.
     let (unix, url) = match url.strip_prefix("unix:") {
         Some(target) => (socket.map(PathBuf::from), format!("http://localhost{target}")),
         None => (None, url.to_string()),
@@ -355,7 +358,7 @@ fn plan(
     Ok((plan, url))
 }
 
-/// The version that a load asks for.
+/// Parses the HTTP version of a load.
 fn version(http: Option<&str>) -> Result<Version, String> {
     match http {
         None | Some("1.1") => Ok(Version::Http11),
@@ -365,7 +368,8 @@ fn version(http: Option<&str>) -> Result<Version, String> {
     }
 }
 
-/// The content of a request: text, or `@` and the name of a file in the experiment's folder; none where the text is empty.
+/// Returns the content of a request: text, or `@` and the name of a file in the experiment's folder; `None`
+/// for empty text.
 fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
     match text.strip_prefix('@') {
         Some(file) => {
@@ -375,7 +379,7 @@ fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// Sends requests until a response is correct, for as long as a start may take.
+/// Sends requests until a response is correct, for at most [`READY_MS_MAX`].
 fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), String> {
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (1, 1, 1);

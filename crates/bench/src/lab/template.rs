@@ -1,14 +1,14 @@
-//! Text with `{{names}}` in it.
+//! Text templates with `{{names}}`.
 
 use std::collections::BTreeMap;
 
-/// What names stand for.
+/// Template values by name.
 pub type TemplateValues = BTreeMap<String, String>;
 
-/// `text` with every `{{name}}` replaced by its value.
+/// Returns `text` with every `{{name}}` replaced by its value.
 ///
 /// # Errors
-/// A name without a value.
+/// Fails for a name without a value.
 pub fn fill(text: &str, values: &TemplateValues) -> Result<String, String> {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! A server that behaves as a test asks: a simple one, with one thread a connection.
+//! Test server whose behaviour is determined by a closure; one thread per connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -11,25 +11,25 @@ use bench::plan::{Plan, Reach};
 use bench::request::{Ask, RequestManner};
 use bench::url::Url;
 
-/// What a request was.
+/// A request as the server received it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
-    /// Which request of the whole server, from 0.
+    /// Number of the request on the server, from 0.
     pub(crate) number: u64,
-    /// Which of its connection, from 0.
+    /// Number of the request on its connection, from 0.
     pub(crate) on_connection: u64,
     pub(crate) line: String,
     pub(crate) fields: Vec<String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// What becomes of it.
+/// Response to a request.
 pub(crate) enum Answer {
-    /// These bytes; the connection stays.
+    /// Sends these bytes and keeps the connection open.
     Bytes(Vec<u8>),
-    /// These bytes, then the end.
+    /// Sends these bytes and closes the connection.
     Last(Vec<u8>),
-    /// Bytes without an end.
+    /// Sends bytes without end.
     Endless,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct LoadTarget {
     pub(crate) asked: Arc<AtomicU64>,
 }
 
-/// A whole response.
+/// Returns a complete response with status 200.
 pub(crate) fn ok(body: &str) -> Answer {
     status(200, body)
 }
@@ -49,7 +49,7 @@ pub(crate) fn status(code: u16, body: &str) -> Answer {
     )
 }
 
-/// Serves until the test ends.
+/// Starts a server that runs until the test process ends.
 pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -> LoadTarget {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -62,7 +62,7 @@ pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -
             std::thread::spawn(move || {
                 let (writer, mut rest) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
                 serve(BufReader::new(stream), writer, &*answer, &count);
-                // A close with requests that nobody has read would be a reset, which takes answers away.
+                // Closing with unread requests would cause a reset, which discards responses in transit.
                 let _ = rest.shutdown(Shutdown::Write);
                 let _ = rest.set_read_timeout(Some(Duration::from_secs(1)));
                 let _ = std::io::copy(&mut rest, &mut std::io::sink());
@@ -72,7 +72,7 @@ pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -
     LoadTarget { address, asked }
 }
 
-/// One connection; whatever fails on it ends it.
+/// Serves one connection; any error ends it.
 pub(crate) fn serve(
     mut from: impl BufRead,
     mut to: impl Write,
@@ -141,7 +141,7 @@ impl LoadTarget {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// A short load on `/`: `connections` at once until so many requests.
+    /// Returns a plan for a short load on `/` with these numbers of connections and requests.
     pub(crate) fn plan(&self, connections: usize, requests: u64) -> Plan {
         plan(
             &self.url("/"),

@@ -1,5 +1,5 @@
-//! Known answers: servers with known delays, stalls and rates, and the figures measured for them. Lower bounds are
-//! exact, because no clock runs fast; upper ones leave room for a machine that does other things too.
+//! Servers with known delays, stalls and rates, compared with the measured figures. Lower bounds are exact,
+//! because sleeps never end early; upper bounds leave room for other load on the machine.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn open(plan: Plan, rate: f64, arrivals: Arrivals) -> Plan {
 
 #[test]
 fn a_known_distribution_of_delays_is_found_again() {
-    // Nine of ten take 20 ms, one takes 200 ms.
+    // Nine of ten requests take 20 ms, one takes 200 ms.
     let origin = origin(|asked| {
         std::thread::sleep(Duration::from_millis(if asked.number % 10 == 9 { 200 } else { 20 }));
         ok("x")
@@ -62,7 +62,7 @@ fn the_first_byte_is_reported_apart_from_the_last() {
     assert!(tally.first_byte.percentile(50.0) < tally.latency.percentile(50.0) - 40 * MS);
 }
 
-/// A server that answers at once, but for the first 400 ms of each second not at all.
+/// Starts a server that responds immediately, except during the first 400 ms of each second.
 fn stalling() -> crate::common::LoadTarget {
     let began = Instant::now();
     origin(move |_| {
@@ -126,7 +126,7 @@ fn the_same_seed_asks_at_the_same_times() {
 
 #[test]
 fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
-    // One connection, 50 ms each: of 200 requests a second it answers 20.
+    // One connection with 50 ms per request serves 20 of 200 requests per second.
     let origin = origin(|_| {
         std::thread::sleep(Duration::from_millis(50));
         ok("x")
@@ -153,7 +153,7 @@ fn thinking_and_ramping_take_their_time() {
     let think = Pace::Closed { think: Duration::from_millis(50) };
     let plan = Plan { pace: think, ..timed(origin.plan(4, 1), 600) };
     let tally = run(&plan).tally;
-    // Each of four connections: at most one a 50 ms, and the first at once.
+    // Each of four connections sends at most one request per 50 ms, the first one immediately.
     assert!((4..=52).contains(&tally.responses), "{}", tally.responses);
     assert!(tally.latency.percentile(50.0) < 50 * MS);
 

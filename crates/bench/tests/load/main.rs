@@ -1,6 +1,6 @@
-//! The load generator against servers of known behaviour.
+//! Tests of the load generator with servers of known behaviour.
 
-#![allow(clippy::unwrap_used)] // tests all of it
+#![allow(clippy::unwrap_used)] // only tests
 
 mod common;
 mod known;

@@ -1,4 +1,4 @@
-//! HTTP/2: streams on a connection, and servers that end them early.
+//! HTTP/2 load: several streams per connection, and servers that end them early.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,26 +15,26 @@ use http2::{ErrorCode, Event, Machine, Options};
 
 use crate::common::{self, run};
 
-/// What becomes of a request.
+/// Response to a request.
 #[derive(Clone, Copy)]
 enum Reaction {
-    /// 200 with so many bytes.
+    /// Status 200 with this number of bytes.
     Content(usize),
     /// RST_STREAM.
     Reset(ErrorCode),
-    /// 200 with two bytes; the connection takes no further stream.
+    /// Status 200 with two bytes; the connection accepts no further streams.
     Leave,
-    /// The connection is closed at once.
+    /// Closes the connection immediately.
     Close,
-    /// Nothing at all.
+    /// Sends nothing.
     Silence,
 }
 
-/// A server that reacts to the request of each number, counted over all connections.
+/// Server that chooses its reaction by the number of the request, counted over all connections.
 struct StreamServer {
     address: SocketAddr,
     connections: Arc<AtomicU64>,
-    /// Bytes of content that came.
+    /// Bytes of request content received.
     received: Arc<AtomicU64>,
 }
 
@@ -62,7 +62,7 @@ fn serve(
 ) {
     let (mut machine, mut held, mut buffer, mut out) =
         (Machine::server(options), Vec::new(), vec![0; 65_536], Vec::new());
-    // Content that the windows have not taken yet.
+    // Response content that the flow-control windows did not allow to be sent yet.
     let mut waiting: Vec<(u32, usize)> = Vec::new();
     loop {
         waiting.retain_mut(|(stream, left)| {
@@ -152,7 +152,7 @@ fn many_streams_share_few_connections_and_their_windows() {
 
 #[test]
 fn no_more_streams_are_opened_than_the_server_allows() {
-    // The machine resets what is beyond its limit: a refused stream would be sent again, and count twice at the server.
+    // The server resets streams beyond its limit; a refused stream is sent again and would be counted twice.
     let seen = Arc::new(AtomicU64::new(0));
     let counted = seen.clone();
     let server = server(Options { streams_max: 3, ..Options::default() }, move |_| {

@@ -1,4 +1,4 @@
-//! What goes over the wire, and how it is counted.
+//! Bytes on the wire, and the counters for them.
 
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ fn interim_responses_and_chunks_are_read_through() {
 
 #[test]
 fn heads_and_bodies_of_any_size_and_cut_anywhere_are_read() {
-    // The head of the second kind is longer than most, its body longer than one read.
+    // The second kind of response has an unusually long head, and a body longer than one read.
     let origin = origin(|asked| match asked.number % 2 {
         0 => ok("small"),
         _ => {
@@ -268,7 +268,7 @@ fn who_is_not_there_is_reported_before_anything_runs() {
 
 #[test]
 fn connections_that_the_end_finds_unmade_are_failures() {
-    // Room for one or two, and nobody takes them.
+    // The backlog has room for one or two connections, and none are accepted.
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     rustix::net::listen(&socket, 1).unwrap();
@@ -307,7 +307,7 @@ fn kept_connections_that_the_server_closes_between_requests_cost_no_request() {
         4 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()),
         _ => ok("x"),
     });
-    // The pause gives the end time to arrive.
+    // The pause gives the FIN time to arrive.
     let plan =
         Plan { pace: bench::plan::Pace::Closed { think: Duration::from_millis(30) }, ..origin.plan(1, 20) };
     let tally = run(&plan).tally;

@@ -7,7 +7,7 @@ fn durations(classes: [u64; 4]) -> Value {
     json!({ "count": classes.iter().sum::<u64>(), "classes": classes })
 }
 
-/// A status with this many requests so far.
+/// Returns a status document with this total number of requests.
 fn status(requests: u64, age_ms: u64) -> Value {
     let route = |site: &str, route: &str, handler: &str, count: u64| {
         json!({

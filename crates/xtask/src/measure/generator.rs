@@ -1,4 +1,4 @@
-//! The load generator beside wrk and h2load: what a request costs each of them, and how many each drives.
+//! Compares the load generator with wrk and h2load: CPU time per request, and request rate.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,15 +16,15 @@ use crate::measure::peer;
 use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
-/// Connections of each row.
+/// Numbers of connections, one row each.
 const ROWS: [usize; 3] = [10, 100, 1000];
 const ROUNDS: usize = 20;
 const TIME_MS_MAX: u64 = 120_000;
-/// Our CPU time and our rate, as multiples of wrk's.
+/// Target for our CPU time and our rate, as multiples of wrk's.
 const CPU_AIM: f64 = 1.0;
 const RATE_AIM: f64 = 1.0;
 
-/// A load generator.
+/// Load generator to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
     Komainu,
@@ -34,12 +34,12 @@ enum Generator {
 
 const ALL: [Generator; 3] = [Generator::Komainu, Generator::Wrk, Generator::H2load];
 
-/// One run of one generator.
+/// Run of one generator.
 #[derive(Clone, Copy, Debug)]
 struct GeneratorRun {
-    /// CPU time of the whole run of the generator, in microseconds per request.
+    /// CPU time of the generator's whole run per request, in microseconds.
     cpu_us: f64,
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
 }
 
@@ -52,7 +52,8 @@ impl Generator {
         }
     }
 
-    /// Runs it with one thread and keep-alive for this many seconds; its output is in `log`.
+    /// Returns a command that runs the generator with one thread and keep-alive for the configured number of
+    /// seconds.
     fn command(self, url: &str, connections: usize, options: &Options) -> Command {
         let (connections, seconds) = (connections.to_string(), options.seconds.to_string());
         let (program, arguments) = match self {
@@ -60,7 +61,7 @@ impl Generator {
             Generator::Wrk => (Path::new("wrk"), "-t 1"),
             Generator::H2load => (Path::new("h2load"), "--h1 -t 1"),
         };
-        // On another core than the server, so that they do not compete for CPU time.
+        // Pinned to another core than the server, so that they do not compete for CPU time.
         let mut command = Command::new("taskset");
         command.args(["-c", peer::GENERATOR_CORE]).arg(program).args(arguments.split(' '));
         command.args(["-c", &connections]);
@@ -72,7 +73,7 @@ impl Generator {
         command
     }
 
-    /// Number of responses, and the duration in seconds.
+    /// Parses the number of responses and the duration in seconds from the output.
     fn figures(self, output: &str) -> Option<(f64, f64)> {
         match self {
             Generator::Komainu => {
@@ -109,7 +110,8 @@ impl Generator {
         let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
         tree.wait_until(TIME_MS_MAX, |_| None::<()>);
         let output = tree.output();
-        // The child has ended and was waited for, so its CPU time is counted for this process's children.
+        // The child has ended and has been waited for, so its CPU time is counted with this process's
+        // children.
         drop(tree);
         let cpu_ns = used_ns().saturating_sub(before_ns);
         let (requests, seconds) = self
@@ -120,8 +122,8 @@ impl Generator {
     }
 }
 
-/// CPU time of this process and of its children that have been waited for. This process itself uses next to nothing
-/// while it waits for a generator.
+/// Returns the CPU time of this process and of its children that have been waited for. This process itself
+/// uses hardly any CPU time while it waits for a generator.
 fn used_ns() -> u64 {
     procfs::cpu(&[std::process::id()]).whole().total_ns
 }
@@ -155,7 +157,7 @@ pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By generator, by round; each round starts with another generator.
+/// Returns the runs by generator and round; each round starts with another generator.
 fn in_turns(
     url: &str,
     connections: usize,

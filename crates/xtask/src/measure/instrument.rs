@@ -1,5 +1,5 @@
-//! Checks `komainu bench` against known figures: delays, stalls, errors, the kernel's own accounts, equal servers and a
-//! server that is 5 % slower.
+//! Checks `komainu bench` against known values: delays, stalls, errors, the kernel's accounting, equal
+//! servers, and a server that is 5 % slower.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -17,35 +17,35 @@ use crate::measure::{Fallible, keep};
 use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
-/// Largest relative difference between a reading and the kernel's.
+/// Maximum relative difference between a reading and the kernel's value.
 const READING_OFF_MAX: f64 = 0.02;
-/// Work of a request of the servers that are compared, in microseconds.
+/// CPU time per request of the compared servers, in microseconds.
 const WORK_US: u64 = 100;
-/// How far a latency may be above the known one: a share of it, and milliseconds.
+/// Maximum excess of a latency over the known one: relative, plus milliseconds.
 const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
-/// The largest share of comparisons of equal servers that may report a difference.
+/// Maximum share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
-/// Comparisons of equals, unless `--rounds` says otherwise, and pairs of runs in each.
+/// Default number of comparisons of equal servers.
 const COMPARISONS: usize = 100;
-/// See above: short ones, so that a hundred can be made, but enough for the rank test.
+/// Options for these comparisons: short runs, so that a hundred fit, but enough pairs for the rank test.
 const EQUALS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pairs", "14"];
-/// Comparisons with a server that is slower, each as long as it is by default.
+/// Default number of comparisons with a slower server, each with the default duration.
 const SLOWER_COMPARISONS: usize = 10;
-/// The checks, as `--rows` names them.
+/// Names of the checks for `--rows`.
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
-/// The figures that are compared.
+/// Figures that are compared.
 const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
-/// Figures that must show 5 % more work every time. The rate and the slowest requests also depend on other programs on
-/// the machine, so they are only shown.
+/// Figures that must show 5 % more work every time. The rate and the slowest requests also depend on other
+/// programs on the machine and are therefore only reported.
 const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
-/// A server with known figures.
+/// Server of known behaviour.
 struct KnownServer {
     address: SocketAddr,
     tree: ProcessTree,
 }
 
-/// What one check found.
+/// Result of one check.
 struct CheckResult {
     what: String,
     known: String,
@@ -60,7 +60,7 @@ struct BenchRun<'o> {
     findings: Vec<CheckResult>,
 }
 
-/// Runs the checks that `--rows` names, prints them and saves them.
+/// Runs the checks selected by `--rows`, prints their results and saves them.
 pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
@@ -95,7 +95,8 @@ impl BenchRun<'_> {
         self.findings.push(CheckResult { what: what.into(), known, found, holds });
     }
 
-    /// Starts a server of known figures, behind `before` (a program that watches it), on the servers' core.
+    /// Starts a server of known behaviour on the servers' core; `before` is a command that runs and observes
+    /// it.
     fn server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
@@ -109,7 +110,7 @@ impl BenchRun<'_> {
         }
     }
 
-    /// Runs our generator on another core than the servers; returns its output.
+    /// Runs our generator on another core than the servers and returns its output.
     fn bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
@@ -132,7 +133,7 @@ impl BenchRun<'_> {
         self.found(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
     }
 
-    /// Delays, stalls and errors whose figures are all known.
+    /// Checks delays, stalls and errors with known figures.
     fn answers(&mut self) -> Fallible<()> {
         let server = self.server("delay", &[])?;
         let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
@@ -150,8 +151,8 @@ impl BenchRun<'_> {
         let stall_ms = STALL.as_millis() as f64;
         let open = ["-c", "50", "-d", "10s", "--warm-up", "0s", "--rate", "500", "--arrivals", "constant"];
         let kept = self.bench_json(&open, server.address)?;
-        // A fifth of the requests become due during a stall, evenly: half of those wait for more than half of the
-        // stall.
+        // A fifth of the requests become due during a stall, evenly distributed: half of those wait for more
+        // than half of the stall.
         self.latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
         self.latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
         let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
@@ -163,7 +164,7 @@ impl BenchRun<'_> {
         let server = self.server("errors", &[])?;
         let kept = self.bench_json(&["-c", "10", "-n", "100000"], server.address)?;
         let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_EACH);
-        // Connections that probe the server use up request numbers, but no request is counted twice.
+        // Probe connections use up request numbers, but each request is counted once.
         self.found(
             "errors among 100,000",
             known.to_string(),
@@ -173,7 +174,7 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// CPU time and memory beside /proc and /usr/bin/time.
+    /// Compares CPU time and memory with /proc and /usr/bin/time.
     fn readings(&mut self) -> Fallible<()> {
         let reported = self.folder.join("time.txt");
         let watch = [
@@ -214,8 +215,9 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// Compares two servers this many times; a request takes `more` times the work on the second one. Returns by figure
-    /// how many comparisons found a difference, and in how many of these the second server was worse.
+    /// Compares two servers `count` times; requests to the second take `more` times the work. Returns for
+    /// each figure how many comparisons found a difference, and in how many of these the second server was
+    /// worse.
     fn compared(&self, count: usize, how: &[&str], more: f64) -> Fallible<[(usize, usize); JUDGED.len()]> {
         let turns = known::turns_in(WORK_US);
         let a = self.server(&format!("work:{turns}"), &[])?;
@@ -250,7 +252,7 @@ impl BenchRun<'_> {
         Ok(())
     }
 
-    /// A server that has 5 % more to do.
+    /// Compares a server with one that has 5 % more work.
     fn slower(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
         let reported = self.compared(count, &[], 1.05)?;
@@ -268,7 +270,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-/// User and system time of a process, in seconds, from its file in /proc.
+/// Returns user plus system time of a process in seconds, from /proc.
 fn ticks_s(pid: u32) -> Fallible<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = line.rsplit_once(')').ok_or("no stat line")?.1;
@@ -277,7 +279,7 @@ fn ticks_s(pid: u32) -> Fallible<f64> {
     Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The sum of all lines of that name in a file of the process, in KiB.
+/// Returns the sum of all lines with this name in a /proc file of the process, in KiB.
 fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
     let each = text
@@ -286,7 +288,7 @@ fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     Ok(each.sum())
 }
 
-/// Stops a server with known figures.
+/// Stops a server of known behaviour.
 fn quit(address: SocketAddr) -> Fallible<()> {
     use std::io::{Read, Write};
     let mut stream = TcpStream::connect(address)?;

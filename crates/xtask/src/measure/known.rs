@@ -1,4 +1,4 @@
-//! A server whose figures are known beforehand, so that a measuring tool can be checked against them.
+//! Server with predetermined behaviour, for checking measuring tools.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -14,25 +14,25 @@ use crate::measure::Fallible;
 
 /// Memory that the server allocates, in bytes, so that a reading of its memory has a known minimum.
 const BALLAST_BYTES: usize = 64 << 20;
-/// One request in this many is answered with an error.
+/// Interval of errors: one of this many requests is answered with an error.
 pub(crate) const ERROR_EACH: u64 = 100;
-/// How often the server stalls, and for how long.
+/// Interval between the starts of two stalls.
 pub(crate) const STALL_EACH: Duration = Duration::from_secs(5);
-/// See above.
+/// Duration of a stall.
 pub(crate) const STALL: Duration = Duration::from_secs(1);
-/// Of a hundred requests in sequence: how many are delayed, and by how many milliseconds.
+/// Delays in a sequence of a hundred requests: number of requests, and milliseconds.
 pub(crate) const DELAYS: [(u64, u64); 3] = [(90, 5), (9, 20), (1, 80)];
 
-/// What delays a request.
+/// Behaviour of the server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Work: iterations of a loop.
+    /// Computes for this number of loop iterations.
     Work(u64),
-    /// [`DELAYS`].
+    /// Delays requests by [`DELAYS`].
     Delay,
-    /// [`STALL`] of each [`STALL_EACH`].
+    /// Stalls for [`STALL`] of each [`STALL_EACH`].
     Stall,
-    /// Every [`ERROR_EACH`]th is an error.
+    /// Fails every [`ERROR_EACH`]th request.
     Errors,
 }
 
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-/// Work that needs only CPU time.
+/// Uses CPU time for `turns` iterations.
 fn work(turns: u64) {
     let mut state = 1u64;
     for _ in 0..turns {
@@ -56,7 +56,8 @@ fn work(turns: u64) {
     }
 }
 
-/// How many iterations of [`work`] take `us` microseconds on this machine: the fewest of several tries.
+/// Returns the iterations of [`work`] that take `us` microseconds on this machine: the minimum of several
+/// measurements.
 pub(crate) fn turns_in(us: u64) -> u64 {
     const TRIED: u64 = 1_000_000;
     let once = || {
@@ -93,7 +94,7 @@ pub(crate) fn run(port: &str, way: &str) -> Fallible<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves one connection; true if it requested `/quit`.
+/// Serves one connection; returns true if it requested `/quit`.
 fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut from = BufReader::new(stream);
@@ -117,7 +118,7 @@ fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io:
     }
 }
 
-/// Delays request `number`; returns its status.
+/// Delays request `number` and returns its status line.
 fn meet(way: Way, began: Instant, number: u64) -> &'static str {
     match way {
         Way::Work(turns) => work(turns),
@@ -130,7 +131,7 @@ fn meet(way: Way, began: Instant, number: u64) -> &'static str {
             thread::sleep(Duration::from_millis(ms.unwrap_or(0)));
         }
         Way::Stall => {
-            // The stall is at the end of each period, so that a run does not begin with one.
+            // Stalls are at the end of each period, so that a run does not begin with one.
             let into = Duration::from_nanos((began.elapsed().as_nanos() % STALL_EACH.as_nanos()) as u64);
             if into >= STALL_EACH - STALL {
                 thread::sleep(STALL_EACH - into);

@@ -1,21 +1,21 @@
-//! Options of a comparison.
+//! Options of the benchmark commands.
 
 use std::path::PathBuf;
 
 use crate::measure::Fallible;
 
-/// The options of `cargo xtask bench`.
+/// Options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Number of rounds or comparisons, in place of the comparison's own. At least 1.
+    /// Number of rounds or comparisons instead of the default. At least 1.
     pub(crate) rounds: Option<usize>,
-    /// Length of one run, in seconds. At least 1.
+    /// Duration of one run in seconds. At least 1.
     pub(crate) seconds: u64,
-    /// Names of the rows or checks; all when empty.
+    /// Names of the rows or checks to run; empty for all.
     pub(crate) rows: Vec<String>,
-    /// Our program.
+    /// Path of our program.
     pub(crate) binary: PathBuf,
-    /// Where the results go.
+    /// Folder for the results.
     pub(crate) out: PathBuf,
 }
 
@@ -33,7 +33,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads `--name value` pairs.
+    /// Parses `--name value` pairs.
     pub(crate) fn parse(words: &[&str]) -> Fallible<Options> {
         let mut options = Options::default();
         let mut words = words.iter();
@@ -51,12 +51,12 @@ impl Options {
         Ok(options)
     }
 
-    /// The number of rounds that was given, or this one.
+    /// Returns the number of rounds, or `own` if none was given.
     pub(crate) fn rounds_or(&self, own: usize) -> usize {
         self.rounds.unwrap_or(own)
     }
 
-    /// Whether `name` is among `chosen`, or nothing was chosen.
+    /// Whether `name` is among `chosen`, or `chosen` is empty.
     pub(crate) fn chooses(chosen: &[String], name: &str) -> bool {
         chosen.is_empty() || chosen.iter().any(|one| one == name)
     }

@@ -1,4 +1,4 @@
-//! The server that load generators are measured against: one worker of nginx that answers from memory.
+//! Reference server for load generators: one nginx worker that answers from memory.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,25 +8,25 @@ use std::process::Command;
 use crate::measure::Fallible;
 use bench::children::ProcessTree;
 
-/// The cores of the two sides, as taskset takes them.
+/// Core of the server, in taskset's format.
 pub(crate) const SERVER_CORE: &str = "0";
-/// See above.
+/// Core of the load generators, in taskset's format.
 pub(crate) const GENERATOR_CORE: &str = "1";
 const READY_MS_MAX: u64 = 10_000;
 
-/// A server that runs until this is dropped.
+/// Server that is stopped when this value is dropped.
 pub(crate) struct PeerServer {
     pub(crate) address: SocketAddr,
-    /// Held for its drop.
+    /// Stops the server when dropped.
     _tree: ProcessTree,
 }
 
-/// A free port.
+/// Returns a free TCP port on loopback.
 pub(crate) fn free_port() -> Fallible<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Starts it, with its files in `folder`.
+/// Starts nginx with its files in `folder`.
 pub(crate) fn nginx(folder: &Path) -> Fallible<PeerServer> {
     let (port, own) = (free_port()?, folder.display());
     let conf = format!(

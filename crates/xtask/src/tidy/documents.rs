@@ -1,26 +1,26 @@
-//! Documents: generated ones are up to date, none names paths of one machine, none makes promises.
+//! Checks documents: generated ones are up to date, and none contains machine-specific paths or open tasks.
 
 use std::path::Path;
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
-/// Split, so that this rule does not find its own file.
+/// Split so that this rule does not match its own source.
 const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// A document that is generated from the code.
+/// Document that is generated from the code.
 pub(crate) struct Generated {
     pub(crate) file: &'static str,
     pub(crate) text: fn() -> String,
 }
 
-/// All generated documents; `cargo xtask docs` writes them.
+/// All generated documents, which `cargo xtask docs` writes.
 pub(crate) const GENERATED: [Generated; 1] =
     [Generated { file: "docs/configuration.md", text: config::reference }];
 
-/// All findings about documents and traces.
+/// Returns all findings about documents.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> =
         GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
@@ -83,7 +83,7 @@ fn check_line(name: &str, line: &str) -> Option<(String, &'static str)> {
     None
 }
 
-/// Whether `line` has `path` where an absolute path begins.
+/// Whether `line` contains `path` at the beginning of an absolute path.
 fn names_path(line: &str, path: &str) -> bool {
     let begins = |at: usize| {
         !line[..at]

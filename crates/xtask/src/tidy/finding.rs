@@ -1,27 +1,27 @@
-//! The findings of rules.
+//! Findings of the rules.
 
 use std::fmt;
 
-/// One violation of one rule, and its remedy.
+/// Violation of a rule, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TidyFinding {
-    /// Relative to the repository.
+    /// Path relative to the repository.
     pub(crate) file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
     pub(crate) what: String,
     pub(crate) remedy: &'static str,
-    /// Whether this is a warning and does not fail the check.
+    /// Whether the finding is a warning, which does not fail the check.
     pub(crate) warning: bool,
 }
 
 impl TidyFinding {
-    /// A violation that fails the check.
+    /// Creates a finding that fails the check.
     pub(crate) fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
         TidyFinding { file: file.to_string(), line, what: what.into(), remedy, warning: false }
     }
 
-    /// The same finding as a warning.
+    /// Turns the finding into a warning.
     pub(crate) fn warning_only(self) -> TidyFinding {
         TidyFinding { warning: true, ..self }
     }

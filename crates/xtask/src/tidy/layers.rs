@@ -1,18 +1,18 @@
-//! Imports go strictly down: which crates each crate may use, which paths it must not name, and that its documentation
-//! says what it owns.
+//! Checks that imports go strictly down: the crates that each crate may use, the paths that it must not name,
+//! and that its documentation says what it owns.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::modules::{Named, collect, roots};
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
-/// One crate's layer: which crates it may use and which paths it must not name.
+/// Layer of a crate: the crates that it may use and the paths that it must not name.
 struct Layer {
-    /// Its folder under `crates`; the folders below it count too.
+    /// Folder under `crates`, including its subfolders.
     folder: &'static str,
-    /// The workspace's crates that it may use.
+    /// Crates of the workspace that the crate may use.
     may_use: &'static [&'static str],
-    /// Paths that its program must not name: each stands for all below it.
+    /// Paths that the crate must not name outside tests, including everything below them.
     never: &'static [&'static str],
 }
 
@@ -65,13 +65,13 @@ const PURE: &[&str] = &[
     "libc",
     "tokio",
 ];
-/// `std::io` holds the traits that the codings' libraries speak.
+/// `std::io` is allowed because it has the traits that compression libraries use.
 const PURE_BUT_IO: &[&str] =
     &["std::fs", "std::env", "std::process", "std::thread", "std::os", "rustix", "tokio"];
 const NO_SOCKETS: &[&str] =
     &["TcpStream", "TcpListener", "UnixStream", "UnixListener", "rustix::net", "tokio"];
 
-/// From low to high.
+/// All layers, from low to high.
 const LAYERS: &[Layer] = &[
     Layer { folder: "http", may_use: &[], never: PURE },
     Layer { folder: "http2", may_use: &["http"], never: PURE },
@@ -87,7 +87,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "workers",
         may_use: &["ring"],
-        // The control socket to its server is the one socket of a worker.
+        // The only socket of a worker is its control socket.
         never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
@@ -99,16 +99,16 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "sharing", may_use: &["net"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
-    // It never touches a request's path.
+    // The control interface is not involved in handling requests.
     Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "top", may_use: &[], never: NO_SOCKETS },
-    // It reads the configurations of other servers, and writes text.
+    // `import` reads the configurations of other servers and writes text.
     Layer {
         folder: "import",
         may_use: &["config"],
         never: &["std::process", "std::thread", "std::net::Tcp", "rustix", "tokio"],
     },
-    // It starts both servers, and asks them.
+    // `verify` starts both servers and sends them requests.
     Layer { folder: "verify", may_use: &["http", "import"], never: &["tokio"] },
     Layer { folder: "rights", may_use: &["config", "net"], never: &["tokio"] },
     Layer {
@@ -209,7 +209,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
 ];
 
-/// All findings about crates and their dependencies.
+/// Returns all findings about crates and their dependencies.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
     for (name, text) in tree.files() {
@@ -240,7 +240,7 @@ fn layer(folder: &str) -> Option<&'static Layer> {
     LAYERS.iter().find(|layer| layer.folder == first)
 }
 
-/// The root file says what the crate owns and what it never does.
+/// Checks that the root file says what the crate owns and what it never does.
 fn opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
     let text = tree.text(root)?;
     let words: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
@@ -260,7 +260,7 @@ fn opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
     ))
 }
 
-/// The workspace's crates among the dependencies; those of tests may come from anywhere.
+/// Checks the dependencies within the workspace; dev-dependencies are not restricted.
 fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut in_dependencies = false;

@@ -1,4 +1,4 @@
-//! Lengths of files and functions: advice, not law.
+//! Checks the lengths of files and functions; the findings are mostly warnings.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::{SourceFile, Token, closing};
@@ -8,7 +8,7 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_WANTED: usize = 70;
 const ARCHITECTURE_LINES_MAX: usize = 120;
 
-/// All findings about lengths.
+/// Returns all findings about lengths.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     if let Some(count) = tree.text("ARCHITECTURE.md").map(|text| text.lines().count())
@@ -36,7 +36,7 @@ fn functions(name: &str, source: &SourceFile) -> Vec<TidyFinding> {
     let tokens = source.tokens();
     let mut findings = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
-        // A type such as `fn(u8) -> u8` has no name.
+        // A function pointer type such as `fn(u8) -> u8` has no name.
         let named = |next: &&Token<'_>| token.text == "fn" && next.text != "(" && !source.is_test(token.line);
         let Some(function) = tokens.get(at + 1).filter(named) else { continue };
         let Some(open) = body(&tokens, at) else { continue };
@@ -50,7 +50,8 @@ fn functions(name: &str, source: &SourceFile) -> Vec<TidyFinding> {
     findings
 }
 
-/// Where the body of the function at `at` opens; a mere declaration has none.
+/// Returns the index of the brace that opens the body of the function at `at`; `None` for a declaration
+/// without body.
 fn body(tokens: &[Token<'_>], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {

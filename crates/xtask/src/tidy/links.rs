@@ -1,13 +1,14 @@
-//! Links of documents lead somewhere, and each page of `docs` stands in the table of contents of the book.
+//! Checks that links in documents have an existing target, and that the book's table of contents lists every
+//! page of `docs`.
 
 use crate::markdown::{anchors, links};
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
-/// The table of contents.
+/// Table of contents of the book.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// All findings about links.
+/// Returns all findings about links.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (name, text) in tree.files().filter(|(name, _)| name.ends_with(".md")) {
@@ -23,7 +24,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     findings
 }
 
-/// The file of the repository that a link of a file leads to, and the place in it. `None` for links to elsewhere.
+/// Returns the file of the repository that a link refers to, and the anchor in it. `None` for external links.
 pub(crate) fn resolved<'a>(file: &str, target: &'a str) -> Option<(String, &'a str)> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -1,30 +1,30 @@
-//! The modules of a crate in the order of their declaration, and the paths that a file names.
+//! Modules of a crate in the order of their declaration, and the paths that a file names.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::tidy::source::{SourceFile, Token, closing};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
-/// A module's path from the crate's root, which itself is empty.
+/// Path of a module from the crate's root; empty for the root.
 pub(crate) type ModulePath = Vec<String>;
 
-/// One crate's modules.
+/// Modules of one crate.
 pub(crate) struct Modules {
-    /// The file of each module that has one, tests left out.
+    /// Files of the modules that have one, without tests.
     pub(crate) files: Vec<(ModulePath, String)>,
-    /// The children of each module, in the order of their declaration, tests left out.
+    /// Children of each module in the order of their declaration, without tests.
     pub(crate) children: HashMap<ModulePath, Vec<String>>,
 }
 
-/// A path that a file names, made absolute.
+/// Path that a file names, made absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// From the crate's root, without `crate`.
+    /// Segments from the crate's root, without `crate`.
     pub(crate) path: Vec<String>,
     pub(crate) line: usize,
-    /// Whether it is a macro's name, which is not an item of any module.
+    /// Whether the path names a macro, which is not an item of any module.
     pub(crate) is_macro: bool,
-    /// Whether it stands in a `pub use`.
+    /// Whether the path is in a `pub use`.
     pub(crate) reexported: bool,
 }
 
@@ -54,7 +54,7 @@ impl Modules {
         self.children.insert(path, declared);
     }
 
-    /// The longest part of `path` that is a module.
+    /// Returns the longest prefix of `path` that is a module.
     pub(crate) fn module_of(&self, path: &[String]) -> ModulePath {
         let mut module = ModulePath::new();
         for name in path {
@@ -66,13 +66,13 @@ impl Modules {
         module
     }
 
-    /// The place of `name` among the children of `parent`.
+    /// Returns the index of `name` among the children of `parent`.
     pub(crate) fn place(&self, parent: &[String], name: &str) -> Option<usize> {
         self.children.get(parent)?.iter().position(|child| child == name)
     }
 }
 
-/// Where a file's child modules live.
+/// Returns the folder that contains a file's child modules.
 fn folder_of(file: &str, is_root: bool) -> &str {
     let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
     if is_root || file.ends_with("/mod.rs") { folder } else { file.trim_end_matches(".rs") }
@@ -94,8 +94,8 @@ fn declared(source: &SourceFile) -> Vec<String> {
     names
 }
 
-/// Every path that the file of module `here` names, from its crate's root, outside tests: those that begin with
-/// `crate`, `self` or `super`, and those that begin with the name of one of its own modules.
+/// Returns all paths that the file of module `here` names outside tests, from its crate's root: those that
+/// begin with `crate`, `self` or `super`, or with the name of one of its child modules.
 pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> Vec<Named> {
     let tokens = source.tokens();
     let own: HashSet<&str> = modules.children.get(here).into_iter().flatten().map(String::as_str).collect();
@@ -114,7 +114,7 @@ pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> 
         let base = match token.text {
             "crate" => Some(Vec::new()),
             "self" => Some(here.to_vec()),
-            // Within an inline module the first `super` is this file.
+            // In an inline module, the first `super` refers to this file.
             "super" if inline.is_empty() => Some(here[..here.len().saturating_sub(1)].to_vec()),
             "super" => Some(here.to_vec()),
             word if own.contains(word) => Some(here.iter().cloned().chain([word.to_string()]).collect()),
@@ -146,7 +146,7 @@ fn is_reexport(tokens: &[Token<'_>], at: usize) -> bool {
     words.contains(&"pub") && words.contains(&"use")
 }
 
-/// Collects the paths of a use tree that begins at `at`, and returns the place after it.
+/// Collects the paths of a use tree that begins at `at`; returns the index after it.
 pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &mut Vec<Named>) -> usize {
     let mut path = base.to_vec();
     let mut at = at;
@@ -160,7 +160,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
                 while at < end {
                     let next = collect(tokens, at, &path, found);
                     at = next.max(at + 1);
-                    // Continue after the comma; an alias is ignored.
+                    // Skip an alias and continue after the comma.
                     while at < end && tokens[at - 1].text != "," {
                         at += 1;
                     }
@@ -168,7 +168,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
                 return end + 1;
             }
             Some("self") => {}
-            // Generics, as in `Vec::<u8>`: the path has ended before them.
+            // The path ends before generic arguments, as in `Vec::<u8>`.
             Some("<") => {
                 found.push(Named { path, line, is_macro: false, reexported: false });
                 return at;
@@ -187,7 +187,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
     }
 }
 
-/// The root files of all crates: `lib.rs`, and `main.rs` where there is one.
+/// Returns the root files of all crates: `lib.rs`, and `main.rs` if there is one.
 pub(crate) fn roots(tree: &SourceTree) -> Vec<String> {
     let is_root = |name: &str| name.ends_with("/src/lib.rs") || name.ends_with("/src/main.rs");
     tree.rust()

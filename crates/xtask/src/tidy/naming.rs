@@ -1,4 +1,4 @@
-//! Finds names without meaning.
+//! Checks for meaningless names.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;
@@ -7,7 +7,7 @@ use crate::tidy::tree::SourceTree;
 const EMPTY_WORDS: [&str; 5] = ["manager", "helper", "helpers", "util", "utils"];
 const DECLARING: [&str; 9] = ["struct", "enum", "trait", "type", "fn", "mod", "const", "static", "union"];
 
-/// All findings about names.
+/// Returns all findings about names.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (file, text) in tree.rust() {
@@ -32,7 +32,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     findings
 }
 
-/// The words of `snake_case`, `CamelCase` and `SHOUTING_CASE`, in small letters.
+/// Returns the words of a name in `snake_case`, `CamelCase` or `SHOUTING_CASE`, in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut last_small = false;

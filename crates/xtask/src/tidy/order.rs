@@ -1,4 +1,4 @@
-//! Imports inside a crate go down as well: a file uses only modules that are declared above its own.
+//! Checks that imports inside a crate go down: a file uses only modules that are declared above its own.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::tidy::modules::{ModulePath, Modules, Named, named, roots};
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::{SourceTree, is_test_path};
 
-/// All findings about the order of modules.
+/// Returns all findings about the order of modules.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     roots(tree).iter().flat_map(|root| check_crate(tree, root)).collect()
 }
@@ -31,7 +31,7 @@ fn check_crate(tree: &SourceTree, root: &str) -> Vec<TidyFinding> {
     findings
 }
 
-/// The module that a path leads to, through the root's re-exports where it names one.
+/// Returns the module that a path leads to, following the root's re-exports.
 fn resolve(modules: &Modules, paths: &HashMap<&ModulePath, Vec<Named>>, path: &[String]) -> ModulePath {
     let module = modules.module_of(path);
     let Some(item) = path.first().filter(|_| module.is_empty()) else { return module };
@@ -59,7 +59,7 @@ fn breach(
             (!is_above)
                 .then(|| (what(), "move the declaration up, or the shared part into a module above both"))
         }
-        // An item of the root, which stands above all modules; macros have no other home.
+        // Items of the root are above all modules; macros are exempt because they cannot be anywhere else.
         (Some(own), None) if target.is_empty() && !one.is_macro => {
             let item = one.path.join("::");
             Some((

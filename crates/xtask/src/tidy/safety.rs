@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand, and that it says why it is sound.
+//! Checks that `unsafe` is used only in allowed files and has a SAFETY comment.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;
@@ -14,7 +14,7 @@ const ALLOWED: &[&str] = &[
     "workers/native/examples/",
 ];
 
-/// All findings about `unsafe`.
+/// Returns all findings about `unsafe`.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (name, text) in tree.rust() {
@@ -22,7 +22,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
         let tokens = source.tokens();
         for pair in tokens.windows(2) {
             let [keyword, next] = pair else { continue };
-            // Declarations have a `# Safety` section, which clippy asks for.
+            // Declarations need a `# Safety` section, which clippy enforces.
             if keyword.text != "unsafe" || !matches!(next.text, "{" | "impl" | "fn" | "extern") {
                 continue;
             }
@@ -39,7 +39,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     findings
 }
 
-/// Whether the comment before the statement around `line` (from 1), or within it, has a SAFETY line.
+/// Whether the comment before or within the statement around `line` (from 1) has a SAFETY line.
 fn is_explained(text: &str, source: &SourceFile, line: usize) -> bool {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), source.lines());
     let mut at = line - 1;
@@ -48,7 +48,7 @@ fn is_explained(text: &str, source: &SourceFile, line: usize) -> bool {
         if comment.contains("SAFETY:") {
             return true;
         }
-        // Up through the comment, and through the earlier lines of an unfinished statement.
+        // Go up through the comment and the earlier lines of an unfinished statement.
         let Some(above) = at.checked_sub(1) else { return false };
         let ended = code[above].trim_end().ends_with([';', '{', '}', ',']);
         if ended || lines[above].trim().is_empty() {

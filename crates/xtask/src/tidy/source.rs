@@ -1,19 +1,19 @@
-//! A Rust file as the rules see it: code without comments and literals, comments by line, tokens, and which lines are
-//! tests.
+//! Lexer for Rust files as the rules need it: code without comments and literals, tokens, and the lines that
+//! belong to tests.
 
-/// A parsed source file.
+/// Lexed source file.
 pub(crate) struct SourceFile {
-    /// The text with comments and the insides of literals blanked; as long as the original, line by line.
+    /// Text with comments and the contents of literals blanked; all lines keep their positions and lengths.
     code: String,
-    /// For each line whether it lies in an item under `#[cfg(test)]`.
+    /// Whether each line is part of an item under `#[cfg(test)]`.
     test_lines: Vec<bool>,
 }
 
-/// A word or a mark of the code.
+/// Word or punctuation mark of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) text: &'a str,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
 }
 
@@ -24,12 +24,12 @@ impl SourceFile {
         SourceFile { code, test_lines: tests }
     }
 
-    /// All tokens in order; `::` is one, every other mark is a character.
+    /// Returns all tokens in order; `::` is one token, other punctuation marks are single characters.
     pub(crate) fn tokens(&self) -> Vec<Token<'_>> {
         tokens(&self.code)
     }
 
-    /// Lines of code, comments and literals blanked.
+    /// Returns the lines of code, with comments and the contents of literals blanked.
     pub(crate) fn lines(&self) -> Vec<&str> {
         self.code.lines().collect()
     }
@@ -40,7 +40,7 @@ impl SourceFile {
     }
 }
 
-/// Index of the token that closes the bracket opened at `open`, or the last token.
+/// Returns the index of the token that closes the bracket at `open`, or of the last token.
 pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -89,7 +89,7 @@ fn test_lines(tokens: &[Token<'_>], count: usize) -> Vec<bool> {
             continue;
         }
         let mut end = at;
-        // The item ends at its own `;` or with its braces; attributes and generics in between are passed over.
+        // The item ends at its own `;` or closing brace; attributes and generics before that are skipped.
         while let Some(token) = tokens.get(end) {
             match token.text {
                 ";" => break,
@@ -117,7 +117,7 @@ fn is_test_attribute(tokens: &[Token<'_>], at: usize) -> bool {
     inside.iter().any(|token| token.text == "test") && !inside.iter().any(|token| token.text == "not")
 }
 
-/// Replaces comments and the insides of literals with spaces, keeping every line end.
+/// Replaces comments and the contents of literals with spaces; line ends are kept.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
@@ -135,7 +135,7 @@ fn blank(text: &str) -> String {
     String::from_utf8(out).expect("whole literals and comments are replaced by spaces")
 }
 
-/// Where the texts in plain quotes are, without the quotes.
+/// Returns the ranges of string literals in plain quotes, without the quotes.
 pub(crate) fn quoted(text: &str) -> Vec<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
     let (mut found, mut at) = (Vec::new(), 0);
@@ -149,7 +149,7 @@ pub(crate) fn quoted(text: &str) -> Vec<std::ops::Range<usize>> {
     found
 }
 
-/// The length of the comment or literal that begins here, or 1.
+/// Returns the length of the comment or literal at `at`, or 1.
 fn piece_length(bytes: &[u8], at: usize) -> usize {
     match bytes[at] {
         b'/' if bytes.get(at + 1) == Some(&b'/') => line_length(&bytes[at..]),
@@ -198,13 +198,14 @@ fn string_length(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// A character's length, or 1 for the quote of a lifetime.
+/// Returns the length of a character literal, or 1 for the quote of a lifetime.
 fn char_length(bytes: &[u8]) -> usize {
     if bytes.get(1) == Some(&b'\\') {
         let close = bytes.iter().skip(3).position(|&byte| byte == b'\'');
         return close.map_or(bytes.len(), |at| at + 4);
     }
-    // One character of up to four bytes, then the closing quote; a lifetime has none there.
+    // A character literal has one character of up to four bytes and a closing quote; a lifetime has no quote
+    // there.
     let mut width = 1;
     while bytes.get(1 + width).is_some_and(|byte| byte & 0xC0 == 0x80) {
         width += 1;
@@ -212,7 +213,8 @@ fn char_length(bytes: &[u8]) -> usize {
     if bytes.get(1 + width) == Some(&b'\'') { width + 2 } else { 1 }
 }
 
-/// `r"…"`, `r#"…"#`, `br"…"`, `cr"…"`; not `r#identifier`, and `b"…"` is left to its quote.
+/// Returns the length of a raw string literal (`r"…"`, `r#"…"#`, `br"…"`, `cr"…"`); `None` for
+/// `r#identifier`. The caller handles `b"…"` at its quote.
 fn raw_string_length(bytes: &[u8]) -> Option<usize> {
     let prefix = match bytes {
         [b'r', ..] => 1,

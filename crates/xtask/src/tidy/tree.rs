@@ -7,14 +7,14 @@ use std::process::Command;
 
 use crate::measure::Fallible;
 
-/// Text files by their path from the root, `/` between folders.
+/// Text files by their path from the root, with `/` as separator.
 #[derive(Default)]
 pub(crate) struct SourceTree {
     files: BTreeMap<String, String>,
 }
 
 impl SourceTree {
-    /// Every file that is, or could now be, committed; what is not UTF-8 is left out.
+    /// Reads every file that is committed or could be committed; files that are not UTF-8 are left out.
     pub(crate) fn read(root: &Path) -> Fallible<SourceTree> {
         let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
         let output = Command::new("git").arg("-C").arg(root).args(list).output()?;
@@ -26,40 +26,40 @@ impl SourceTree {
         Ok(SourceTree { files: names.split('\0').filter(|name| !name.is_empty()).filter_map(text).collect() })
     }
 
-    /// A tree for a test.
+    /// Creates a tree for a test.
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> SourceTree {
         SourceTree { files: files.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect() }
     }
 
-    /// How many files.
+    /// Returns the number of files.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// A file's text.
+    /// Returns the text of a file.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.files.get(name).map(String::as_str)
     }
 
-    /// All files, by name.
+    /// Iterates over all files, sorted by name.
     pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(name, text)| (name.as_str(), text.as_str()))
     }
 
-    /// All Rust files, by name.
+    /// Iterates over all Rust files, sorted by name.
     pub(crate) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(name, _)| name.ends_with(".rs"))
     }
 }
 
-/// Whether a path names tests, examples or fuzz targets rather than the program.
+/// Whether a path belongs to tests, benches, examples or fuzz targets.
 pub(crate) fn is_test_path(name: &str) -> bool {
     let folder = |part: &str| matches!(part, "tests" | "benches" | "examples" | "fuzz_targets");
     name.ends_with("/tests.rs") || name.split('/').any(folder)
 }
 
-/// The crate's folder, such as `crates/http`, of a file in it.
+/// Returns the crate's folder, such as `crates/http`, for a file in its `src`.
 pub(crate) fn crate_of(name: &str) -> Option<&str> {
     name.find("/src/").map(|at| &name[..at])
 }

@@ -1,4 +1,4 @@
-//! Type names: one name is one type in the whole workspace.
+//! Checks that a type name is used only once in the whole workspace.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
 const DECLARING: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
 
-/// A name that types of several crates may share.
+/// Type name that several crates may share.
 struct Twin {
     name: &'static str,
-    /// Why. A reader of the list must see that the types are the same idea.
+    /// Reason why the types represent the same concept.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers and for the test of the list"))]
     reason: &'static str,
 }
 
-/// The reason for types that `config` shares with the crate that uses the setting.
+/// Reason for types that `config` shares with the crate that uses the setting.
 const SETTING: &str = "the same setting, as `config` reads it and as the crate takes it";
 
 const TWINS: &[Twin] = &[
@@ -48,7 +48,7 @@ const TWINS: &[Twin] = &[
     Twin { name: "Symlinks", reason: SETTING },
 ];
 
-/// All findings about types of the same name in two crates. Types that macros declare are not seen.
+/// Returns all findings about type names used in two crates. Types declared by macros are not seen.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut places: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
     for (file, text) in tree.rust().filter(|(file, _)| !is_test_path(file)) {
@@ -66,7 +66,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     places.iter().filter_map(|(name, places)| second(name, places)).collect()
 }
 
-/// The finding for the first declaration in another crate than that of the first one.
+/// Returns the finding for the first declaration in another crate than the first one.
 fn second(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
     let (first, line) = places.first()?;
     let (file, at) = places.iter().find(|(file, _)| crate_of(file) != crate_of(first))?;
@@ -75,7 +75,8 @@ fn second(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
     Some(TidyFinding::new(file, *at, what, remedy))
 }
 
-/// The names of the types that items of this file declare, in its modules too but not in functions, traits or `impl`.
+/// Returns the names of the types that this file declares in its modules, but not in functions, traits or
+/// `impl` blocks.
 fn declared<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let (mut names, mut at) = (Vec::new(), 0);
     while let Some(token) = tokens.get(at) {

@@ -1,14 +1,15 @@
-//! First words of documentation: an item is described by a noun phrase or a verb, not by a question word or a pronoun.
+//! Checks the first words of documentation: items are described by a noun phrase or a verb, not by a question
+//! word or a pronoun.
 
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
-/// First words that leave the reader to guess the subject.
+/// First words that do not name the subject.
 const REFUSED: [&str; 9] = ["What", "Its", "It", "Where", "Which", "Those", "By", "Who", "Whose"];
-/// One in so many blocks may begin with such a word.
+/// Reciprocal of the maximum share of blocks that may begin with such a word.
 const SHARE: usize = 100;
 
-/// All findings about first words of documentation blocks, where they are more than one in [`SHARE`].
+/// Returns findings for all such documentation blocks if their share is above the limit.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut blocks = 0;
     let mut refused = Vec::new();
@@ -25,7 +26,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     if refused.len() * SHARE > blocks { refused } else { Vec::new() }
 }
 
-/// The first word of each block of `///` or `//!`, with its line.
+/// Returns the first word of each block of `///` or `//!`, with its line number.
 fn first_words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut was_document = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
