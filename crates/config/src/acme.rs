@@ -8,23 +8,23 @@ use data_encoding::BASE64URL_NOPAD;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How the server shows an authority that it has a name.
+/// Challenge with which the server proves control of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// By a file on port 80 (RFC 8555 section 8.3).
+    /// A file served on port 80 (RFC 8555 section 8.3).
     Http01,
-    /// By a certificate on port 443 (RFC 8737).
+    /// A certificate served on port 443 (RFC 8737).
     TlsAlpn01,
-    /// By a TXT record (RFC 8555 section 8.4).
+    /// A TXT record (RFC 8555 section 8.4).
     Dns01,
 }
 
-/// Where a DNS server is.
+/// Address of a DNS server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DnsAddress {
-    /// Its name or IP address, without brackets.
+    /// Name or IP address, without brackets.
     pub host: String,
-    /// Its TCP port.
+    /// TCP port.
     pub port: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What a route does with a request.
+//! Actions of routes: the handlers of requests.
 
 use crate::app::{self, Mounted};
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
@@ -16,7 +16,7 @@ use crate::template::{TemplateShape, content_template, template};
 use crate::upstream::cookie;
 use http::{Template, TemplatePart, Variable};
 
-/// What answers a request.
+/// Handler that answers a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Action {
     /// 404 Not Found: only for `Default`, because a route needs an action.
@@ -43,7 +43,7 @@ impl Action {
     pub(crate) const NAMES: [&str; 8] =
         ["files", "proxy", "app", "redirect", "respond", "cgi", "php", "split"];
 
-    /// Its directive.
+    /// Returns the name of the directive.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "nothing",
@@ -95,7 +95,7 @@ directives! {
     }
 }
 
-/// What keeps a client on a branch.
+/// Key that keeps a client on the same branch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SplitBy {
     /// Nothing: each request is drawn.
@@ -227,7 +227,7 @@ directives! {
         action: Action;
         /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// Where it begins.
+        /// Line where the table begins.
         line: Option<ConfigLine>;
     }
     also {
@@ -246,7 +246,7 @@ directives! {
 }
 
 impl Branch {
-    /// Its part of the requests.
+    /// Returns the branch's share of the requests.
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.weight.unwrap_or(u32::from(self.when.is_none()))

@@ -159,9 +159,9 @@ directives! {
 /// Whether an ASGI application has a lifespan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifespan {
-    /// It is used if the application supports it.
+    /// Used if the application supports it.
     Auto,
-    /// It is required.
+    /// Required.
     On,
     /// There is none.
     Off,

@@ -1,4 +1,4 @@
-//! What the processes of an application may reach.
+//! Sandboxes of applications: which files and networks their processes can access.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ directives! {
         "attributes" attributes: bool = false, Flag;
     }
     held {
-        /// What the sandboxes of other applications may write to: these can replace what is there.
+        /// Paths that sandboxes of other applications can write to. These can replace what is there.
         written_by_others: Vec<PathBuf>;
     }
 }

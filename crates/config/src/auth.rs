@@ -1,4 +1,4 @@
-//! Who has to prove who they are, and how.
+//! Authentication of clients.
 
 use crate::auth_server::{AuthServer, SignInPart, auth_server, identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
@@ -83,16 +83,16 @@ directives! {
     }
 }
 
-/// How a request proves who sends it.
+/// Method by which a request is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AuthKind<'a> {
-    /// By a user and a password of this file.
+    /// User and password, from this file.
     Basic(&'a PathBuf),
     /// This server decides.
     Ask(&'a AuthServer),
-    /// By a JSON Web Token.
+    /// JSON Web Token.
     Jwt(&'a JwtAuth),
-    /// By the URL.
+    /// Signed URL.
     Signed(&'a SignedAuth),
 }
 
@@ -105,7 +105,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 impl Auth {
-    /// How. A checked configuration has exactly one way.
+    /// Returns the authentication method. A checked configuration has exactly one.
     pub fn kind(&self) -> Option<AuthKind<'_>> {
         let basic = self.basic.as_ref().map(AuthKind::Basic);
         let ask = self.ask.as_ref().map(AuthKind::Ask);

@@ -67,7 +67,7 @@ pub(crate) fn identity_field(text: &str) -> Result<String, InvalidValue> {
     Ok(name)
 }
 
-/// Where browsers are sent to sign in.
+/// Parses the address to which browsers are redirected to sign in.
 pub(crate) fn sign_in(text: &str) -> Result<Vec<SignInPart>, InvalidValue> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! How fast responses are sent.
+//! Bandwidth limits of responses.
 
 use crate::check::InvalidValue;
 use crate::record::{brief, directives};

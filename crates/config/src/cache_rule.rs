@@ -54,7 +54,7 @@ pub enum StripCookies {
     None,
     /// All.
     All,
-    /// Those with such a name.
+    /// Cookies with one of these names.
     Named(Vec<ValuePattern>),
 }
 
@@ -70,14 +70,14 @@ impl StripCookies {
     }
 }
 
-/// Which query parameters are a part of the key.
+/// Query parameters that are part of the cache key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum QueryKey {
     /// All.
     All,
     /// None.
     None,
-    /// Those with such a name.
+    /// Parameters with one of these names.
     Only(Vec<ValuePattern>),
 }
 

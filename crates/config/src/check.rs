@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 pub struct InvalidValue {
     /// The faulty part of the text, in bytes; the whole text if absent.
     pub at: Option<Range<usize>>,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
-    /// What to write instead; empty if the message is enough.
+    /// Suggested correction; empty if the message suffices.
     pub remedy: String,
 }
 
@@ -68,7 +68,7 @@ impl OwnNames {
     }
 }
 
-/// What all readers of values share: the text, the current directive, and the findings.
+/// State shared by all readers of values: the text, the current directive and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
@@ -79,15 +79,15 @@ pub(crate) struct Checker<'a> {
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: BTreeMap<String, Option<Node>>,
-    /// Where keys begin that their table does not have.
+    /// Offsets of keys that their table does not define.
     pub(crate) unknown: HashSet<usize>,
     /// The snippets of the file, and where they are used.
     pub(crate) snippets: Vec<SnippetPlaces>,
     /// The variables that the file defines.
     pub(crate) own_names: OwnNames,
-    /// Where the strings begin that environment variables are a part of.
+    /// Offsets of strings that contain environment variables.
     expanded: HashSet<usize>,
-    /// Where strings begin whose variables the environment lacks.
+    /// Offsets of strings whose environment variables are not set.
     unresolved: HashSet<usize>,
     pub(crate) report: Report,
 }

@@ -18,7 +18,7 @@ pub enum Coding {
     Gzip,
 }
 
-/// How hard to compress.
+/// Compression effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// The least CPU time.

@@ -15,7 +15,7 @@ const TOKEN_CHARS_MIN: usize = 20;
 /// The longest.
 const TOKEN_CHARS_MAX: usize = 1_024;
 
-/// What the holder of a token or a certificate may do. Each may do what those before it may.
+/// Permissions of a token or certificate. Each role includes those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TokenRole {
     /// Read everything: the configuration and the audit log too.
@@ -267,7 +267,7 @@ fn tls_agrees(control: &Control, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What the listener shows to others than this machine.
+/// Warns if the listener is reachable from other machines without protection.
 fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
     let is_elsewhere = match &control.listen {
         Some(Listen::Any(_)) => true,

@@ -19,7 +19,7 @@ pub enum CorsOrigin {
     Any,
     /// One, as browsers write it.
     Exact(String),
-    /// Those below a domain, at any depth.
+    /// Origins below a domain, at any depth.
     Below {
         /// `https://`.
         scheme: String,

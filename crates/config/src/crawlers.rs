@@ -9,17 +9,17 @@ use crate::record::{brief, directives};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use std::time::Duration;
 
-/// What is known of crawlers: a line each.
+/// List of known crawlers, one a line.
 const LIST: &str = include_str!("../data/crawlers.txt");
-/// What marks a name that is not in the list.
+/// Prefix of a name that is not in the list.
 const OTHER: &str = "name:";
 
 /// A crawler of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownCrawler {
-    /// Its group, such as `ai-training`.
+    /// Group, such as `ai-training`.
     pub group: &'static str,
-    /// Its product token.
+    /// Product token.
     pub name: &'static str,
     /// Whether the name stands in robots.txt alone, and in no request.
     pub is_for_robots: bool,
@@ -99,7 +99,7 @@ impl Crawlers {
         names
     }
 
-    /// What robots.txt says (RFC 9309).
+    /// Returns the contents of robots.txt (RFC 9309).
     #[must_use]
     pub fn robots_text(&self) -> String {
         let mut text = String::new();

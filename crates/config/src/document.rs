@@ -14,8 +14,8 @@ const EXPANDED_BYTES_MAX: usize = 1 << 20;
 /// The value of an environment variable, if it is set.
 pub type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What a file includes: names or patterns of files, with the variables of the environment in them replaced. Nothing, where it is
-/// no valid TOML.
+/// Returns the names or patterns of included files, with environment variables replaced. Empty if `text` is
+/// not valid TOML.
 pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
     let Ok(document) = Node::document(text) else { return Vec::new() };
     let one = document.entry("include").map(|entry| &entry.value);
@@ -123,7 +123,7 @@ fn first_of(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
     None
 }
 
-/// What to do about a fault of the syntax with this message, at this text.
+/// Returns a remedy for the syntax error with this message, at this text.
 fn help_for(message: &str, text: &str) -> Option<&'static str> {
     if message.contains("escaped value") {
         return Some("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");

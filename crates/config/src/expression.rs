@@ -133,7 +133,7 @@ impl Expression {
         })
     }
 
-    /// What each of its groups matches, by the names of [`Expression::groups`]; `None` where it matches nothing at all.
+    /// Returns the captures of [`Expression::groups`] by name; `None` if the expression does not match.
     pub(crate) fn captures(&self, bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         let found: Captures<'_> = self.regex.captures(bytes)?;
         let of = |(number, name): (usize, Option<&str>)| {
@@ -205,7 +205,7 @@ fn require(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {
     }
 }
 
-/// What is wrong with an expression, and what to write instead.
+/// Describes the error of an expression and suggests a correction.
 fn explained(body: &str, error: &regex::Error) -> InvalidValue {
     if let regex::Error::CompiledTooBig(limit) = error {
         let remedy = format!("it takes more than {} KiB: repeat fewer times in `{{...}}`", limit / 1024);

@@ -14,7 +14,7 @@ use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// How symbolic links that lead out of the root are handled.
+/// Handling of symbolic links that lead out of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symlinks {
     /// Refused.

@@ -31,7 +31,7 @@ pub fn format(text: &str) -> Result<String, String> {
     }
 }
 
-/// What stands before something.
+/// Whitespace before an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
     /// One blank line where there was any.
@@ -118,8 +118,8 @@ fn name_width(key: &KeyMut<'_>) -> usize {
     key.display_repr().chars().count()
 }
 
-/// How far from the start of its line each `=` is to stand. Neighbours that have it in one column keep that; a blank line, a table and
-/// a key of several parts separate them.
+/// Returns the column of `=` for each key. Neighbours that are aligned already stay aligned; a blank line, a
+/// table or a dotted key ends a group.
 fn key_widths(table: &mut Table) -> Vec<usize> {
     let is_blank = |prefix: &str| {
         let lines = prefix.rsplit_once('\n').map(|(lines, _)| lines);
@@ -150,7 +150,7 @@ fn without_spaces(key: &mut KeyMut<'_>) {
     key.dotted_decor_mut().set_suffix("");
 }
 
-/// What stands around `[name]`. A table that is not written by itself has none of it.
+/// Formats the whitespace around `[name]`. Implicit tables have none.
 fn head(table: &mut Table) {
     if table.is_implicit() {
         return;

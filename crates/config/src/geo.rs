@@ -32,7 +32,7 @@ directives! {
 /// A country that requests come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CountryPattern {
-    /// It is not known, as for private networks and Unix sockets.
+    /// Unknown, as for private networks and Unix sockets.
     None,
     /// The code of ISO 3166-1, in upper case.
     Code([u8; 2]),

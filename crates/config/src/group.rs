@@ -61,7 +61,7 @@ impl Shape for Proxied {
     }
 }
 
-/// What is meant by a port, the version of a PHP-FPM, or a URL as others write it.
+/// Translates a port, a PHP-FPM version or a URL of another notation into an address.
 fn php_server(text: &str) -> Option<String> {
     if let Some(address) = text.strip_prefix("tcp://") {
         return Some(format!("fastcgi://{}", shortened(address)));

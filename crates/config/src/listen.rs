@@ -12,10 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which clients get 103 (Early Hints).
+/// Clients that receive 103 (Early Hints).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyHints {
-    /// Those that speak HTTP/2.
+    /// Clients that use HTTP/2.
     Http2,
     /// All but those that speak HTTP/1.0.
     All,

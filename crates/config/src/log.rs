@@ -36,14 +36,14 @@ pub enum AccessLog {
     },
 }
 
-/// Which messages the error log contains: this level and those above it.
+/// Severity threshold of the error log: this level and those above it are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Failures.
     Error,
     /// Failures that may happen soon.
     Warn,
-    /// What the server does: start, reload, stop.
+    /// Start, reload and stop of the server.
     Info,
     /// Details that help to find a mistake.
     Debug,

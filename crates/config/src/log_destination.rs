@@ -1,4 +1,4 @@
-//! Where log lines go.
+//! Destinations of log lines.
 
 use crate::check::{Checker, InvalidValue};
 use crate::node::{Data, Node};
@@ -8,7 +8,7 @@ use crate::telemetry::OtlpLogs;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Where log lines go.
+/// Destination of log lines.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sink {
     /// Standard output.
@@ -28,7 +28,7 @@ pub enum Sink {
 /// The address of a syslog server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SyslogAddress {
-    /// No address: only for `Default`.
+    /// No address; used only by `Default`.
     #[default]
     None,
     /// A Unix socket, of datagrams or of a stream.
@@ -171,7 +171,7 @@ fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
     address.ok_or_else(invalid)
 }
 
-/// What other servers write in place of a file.
+/// Recognizes notations of other servers for log destinations.
 fn foreign(text: &str) -> Option<InvalidValue> {
     let fault = |message: &str, remedy: String| Some(InvalidValue::new(message, remedy));
     if let Some(options) = text.strip_prefix("syslog:") {

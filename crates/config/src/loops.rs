@@ -79,7 +79,7 @@ fn may_match(route: &Node, path: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
 }
 
-/// Where a route redirects to, and where that is written.
+/// Returns the redirect of a route and the node that contains it.
 fn redirect_of(route: &Node) -> Option<(&Node, &str)> {
     let redirect = &route.entry("redirect")?.value;
     let redirect = redirect.entry("to").map_or(redirect, |entry| &entry.value);

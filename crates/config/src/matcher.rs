@@ -19,7 +19,7 @@ pub struct RouteId {
     pub route: usize,
 }
 
-/// What routes look at, besides header fields.
+/// Request properties that routes match, besides header fields.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRequest<'a> {
     /// The host of the request, with its port; empty if the request has none.
@@ -317,11 +317,11 @@ impl ConditionSet {
 /// Why a site was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SiteMatch {
-    /// It names the host.
+    /// The site names the host.
     Exact,
-    /// It has the longest wildcard that fits.
+    /// The site has the longest wildcard that matches.
     Wildcard,
-    /// It is the default site.
+    /// The site is the default site.
     Default,
     /// There is none: no site has this host.
     None,
@@ -330,19 +330,19 @@ pub enum SiteMatch {
 /// The result of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchStep {
-    /// It answers.
+    /// The route handles the request.
     Matched,
-    /// Its path does not match.
+    /// The path does not match.
     Path,
-    /// It is for other hosts.
+    /// The host does not match.
     Host,
-    /// Its method does not match.
+    /// The method does not match.
     Method,
-    /// It is for other pages.
+    /// The referring page does not match.
     Referer,
-    /// It is for other clients.
+    /// The client address does not match.
     Client,
-    /// It is for clients of other countries.
+    /// The client's country does not match.
     Country,
     /// The header condition of this index does not match.
     Header(usize),
@@ -354,7 +354,7 @@ pub enum MatchStep {
     NotReached,
 }
 
-/// How a request finds its route.
+/// Explanation of how a request finds its route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The site, as an index into `Config::sites`.

@@ -11,7 +11,7 @@ pub(crate) struct Node {
     pub(crate) data: Data,
 }
 
-/// What a value is.
+/// Value of a node, by type.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     Text(String),
@@ -38,7 +38,7 @@ impl Node {
         Ok(Self { at: 0..0, data: Data::Table(entries(document.as_table())) })
     }
 
-    /// What the value is, with its article.
+    /// Returns the name of the type, with its article.
     pub(crate) fn what(&self) -> &'static str {
         match self.data {
             Data::Text(_) => "a string",
@@ -121,7 +121,7 @@ fn scalar(value: &Value, key_at: &TextSpan) -> Node {
     Node { at: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
-/// Its text, if it is one.
+/// Returns the node's text if it is a string.
 pub(crate) fn text(node: &Node) -> Option<&str> {
     match &node.data {
         Data::Text(text) => Some(text),

@@ -75,7 +75,7 @@ impl PathPattern {
         }
     }
 
-    /// What each of its groups matches, by name, if it is a regular expression that matches the path.
+    /// Returns the captures by name if the pattern is a regular expression that matches the path.
     pub fn captures(&self, path: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         match &self.form {
             Form::Regex(expression) => expression.captures(path),

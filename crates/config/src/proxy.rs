@@ -453,7 +453,7 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What does not go with HTTP/2.
+/// Reports directives that HTTP/2 does not support.
 fn http2_agrees(proxy: &Proxy, node: &Node, check: &mut Checker) {
     let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
     if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {

@@ -154,13 +154,13 @@ impl RateLimit {
         self.burst.unwrap_or(self.rate().count.saturating_sub(1))
     }
 
-    /// How often a key may ask, where that is limited.
+    /// Returns the rate allowed per key.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.rate.unwrap_or(Rate { count: COUNT_MAX, period: Duration::from_millis(1) })
     }
 
-    /// Its name in responses, metrics and the log.
+    /// Returns the name for responses, metrics and the log.
     #[must_use]
     pub fn name(&self) -> String {
         let of_key = || self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");

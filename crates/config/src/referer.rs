@@ -1,4 +1,4 @@
-//! Where a request comes from: the page whose link or image it is for.
+//! Matching of the `Referer` field: the page that links to or embeds the requested resource.
 
 use crate::check::InvalidValue;
 use crate::expression::Expression;
@@ -12,7 +12,7 @@ pub(crate) const REFERER: OneOrMore<Text<RefererPattern>> = OneOrMore(Text {
     parse: RefererPattern::parse,
 });
 
-/// What the field `Referer` has to say.
+/// Pattern for the `Referer` field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RefererPattern {
     /// There is none.

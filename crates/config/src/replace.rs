@@ -13,7 +13,8 @@ use http::{Template, template::TemplatePart};
 const REPLACEMENTS_MAX: usize = 32;
 /// Bytes of a text that is replaced.
 const FROM_BYTES_MAX: usize = 1024;
-/// How many times the text that it replaces the other may be as long, where it replaces all of them.
+/// Maximum ratio of the length of a replacement to the text that it replaces, if all occurrences are
+/// replaced.
 const GROWTH_MAX: usize = 64;
 /// Bytes of a text that is put in once.
 const TO_BYTES_MAX: usize = 16 * 1024;
@@ -85,7 +86,7 @@ fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
     });
 }
 
-/// What the rules of a site or route, in `node`, are together.
+/// Checks the combined rules of the site or route at `node`.
 pub(crate) fn replacements_agree(rules: Option<&[BodyEdit]>, node: &Node, check: &mut Checker) {
     let items = node.one_or_more("replace");
     if let Some(extra) = items.get(REPLACEMENTS_MAX) {

@@ -340,7 +340,7 @@ impl Config {
         own.or_else(|| error_page(&self.error_pages, status))
     }
 
-    /// What sites and routes ask of clients, each as often as it is written.
+    /// Returns the authentication rules of all sites and routes, including repetitions.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
         self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
@@ -418,7 +418,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What is meant for few is open to everybody.
+/// Warns if a resource meant for few clients is open to everybody.
 fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
     let is_all = config.trusted_proxies.from.iter().any(TrustedSource::is_everybody);
     if let (true, Some(entry)) = (is_all, node.entry("trusted_proxies")) {
@@ -428,7 +428,7 @@ fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// No address is used twice, and `proxy_protocol = true` has proxies to trust.
+/// Checks that addresses are unique and that `proxy_protocol = true` has trusted proxies.
 fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("listen") else { return };
     let items = match node.items("listen") {
@@ -496,7 +496,7 @@ fn tls_by_default(config: &mut Config, node: &Node) {
     }
 }
 
-/// Where an address speaks TLS, a site has certificates, and the other way round.
+/// Checks that TLS addresses have a site with certificates, and that such sites have a TLS address.
 fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mut Checker) {
     if check.report.errors() > 0 {
         return;

@@ -1,4 +1,4 @@
-//! What is done to a share of a route's requests for a test: copies to other servers, and faults.
+//! Mirroring of requests to test servers, and fault injection.
 
 use crate::check::Checker;
 use crate::conditions::Conditions;

@@ -35,9 +35,9 @@ impl ShapeKind {
 
 /// The description of a table and its directives.
 pub(crate) struct Chapter {
-    /// Its key in the schema's `$defs`.
+    /// Key in the schema's `$defs`.
     pub(crate) name: &'static str,
-    /// How it stands in the file: `[limits]`.
+    /// Notation in the file, such as `[limits]`.
     pub(crate) place: &'static str,
     pub(crate) about: &'static str,
     pub(crate) articles: Vec<Article>,
@@ -49,16 +49,16 @@ pub(crate) struct Article {
     pub(crate) doc: &'static str,
     /// The default as TOML, or `absent`, or `required`.
     pub(crate) default: &'static str,
-    /// What it means that the directive is absent.
+    /// Meaning of an absent directive.
     pub(crate) absent: &'static str,
     pub(crate) kind: ShapeKind,
 }
 
 /// A kind of value and its range.
 pub(crate) trait Shape {
-    /// What is read.
+    /// Type of the parsed value.
     type Out;
-    /// How it is described.
+    /// Returns the description of the shape.
     fn kind(&self) -> ShapeKind;
     /// Reads a value; one that does not fit is reported, and is `None`.
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out>;
@@ -336,7 +336,7 @@ impl<E: Copy> Shape for Word<E> {
 
 /// A string that a function parses.
 pub(crate) struct Text<T> {
-    /// What it is, such as "an address".
+    /// Description of the value, such as "an address".
     pub(crate) what: &'static str,
     pub(crate) parse: fn(&str) -> Result<T, InvalidValue>,
 }
@@ -503,7 +503,7 @@ impl<S: Shape> Shape for &S {
 
 /// A table whose keys the user chooses, in the file's order.
 pub(crate) struct Map<K, S> {
-    /// What the keys are, such as "a header name".
+    /// Description of the keys, such as "a header name".
     pub(crate) what: &'static str,
     pub(crate) key: fn(&str) -> Result<K, InvalidValue>,
     pub(crate) value: S,

@@ -41,7 +41,7 @@ use crate::units::GIB;
 use http::{Template, Variable};
 use std::time::Duration;
 
-/// How requests with an encoded slash or a backslash in their path are handled.
+/// Handling of requests with an encoded slash or a backslash in their path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodedSlashes {
     /// 400 Bad Request.
@@ -140,7 +140,7 @@ directives! {
         "route" routes: Vec<Route> = [], List(route_table());
     }
     held {
-        /// Where it begins; `None` for that of the routes at the top.
+        /// Line where the site begins; `None` for the implicit site of top-level routes.
         line: Option<ConfigLine>;
     }
 }
@@ -315,7 +315,7 @@ directives! {
         action: Action;
         /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// Where it begins, if it stands in a file.
+        /// Line where the route begins, if it is written in a file.
         line: Option<ConfigLine>;
         /// The route that it belongs to, if it is hidden: a branch, or the way of mirrored requests.
         part_of: Option<PartOf>;
@@ -545,13 +545,13 @@ pub const MIRROR_FIELD: &str = "X-Mirrored";
 /// The route that a hidden route belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartOf {
-    /// Its index in the site.
+    /// Index of the route in the site.
     pub route: usize,
-    /// What the hidden route is.
+    /// Kind of the hidden route.
     pub part: RoutePart,
 }
 
-/// What a hidden route is.
+/// Kind of a hidden route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RoutePart {
     /// The way of its mirrored requests.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// An address that sites have and the top of the file has not.
 pub(crate) struct SiteListener {
     pub(crate) listener: Listener,
-    /// Where its settings are given, or where it is named first.
+    /// Place where the settings are given, else of the first mention.
     pub(crate) at: TextSpan,
     has_settings: bool,
 }
@@ -100,7 +100,7 @@ fn add(own: &mut Vec<SiteListener>, listener: &Listener, item: &Node, check: &mu
     }
 }
 
-/// What a table of an address says besides the address.
+/// Returns the settings in an address table, without the address.
 fn settings(item: &Node) -> impl Iterator<Item = &crate::node::Entry> {
     let entries = match &item.data {
         Data::Table(entries) => entries.as_slice(),
@@ -117,7 +117,7 @@ fn settings_are_elsewhere(address: &Listen, item: &Node, check: &mut Checker) {
     }
 }
 
-/// Where a host is claimed.
+/// Place that claims a host.
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 enum ClaimPlace<'s> {
     /// At all addresses at the top of the file.

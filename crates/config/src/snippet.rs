@@ -84,7 +84,7 @@ pub(crate) fn apply(document: &mut Node, check: &mut Checker) {
     }
 }
 
-/// Where the keys and values of a table stand.
+/// Collects the places of a table's keys and values.
 fn places_of(node: &Node, places: &mut Vec<TextSpan>) {
     places.push(node.at.clone());
     match &node.data {
@@ -146,9 +146,9 @@ fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Ch
     }
 }
 
-/// What becomes of a directive that both have.
+/// Handling of a directive that is set in both tables.
 enum Doubles<'d, 'c> {
-    /// What a site or a route says itself counts.
+    /// The value of the site or route takes precedence.
     OwnWins,
     /// Two snippets that are used together say it: nobody knows which one is meant.
     Reported { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },

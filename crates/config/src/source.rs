@@ -47,7 +47,7 @@ impl fmt::Display for ConfigLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SourcePart {
     pub(crate) name: String,
-    /// Its bytes in the joined text.
+    /// Start of the source in the joined text, in bytes.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }

@@ -114,7 +114,7 @@ directives! {
     }
 }
 
-/// Which server of a stream gets a connection.
+/// Load-balancing method of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BalanceWord {
     /// Each in turn.
@@ -139,7 +139,7 @@ impl From<BalanceWord> for Balance {
 }
 
 impl Stream {
-    /// What it is called in logs and metrics.
+    /// Returns the name for logs and metrics.
     pub fn label(&self) -> String {
         let listen = || self.listen.first().map(|listener| listener.address.to_string());
         let first = || self.names.first().map(ToString::to_string);
@@ -276,7 +276,8 @@ pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node
     no_circle(streams, nodes, check);
 }
 
-/// No stream passes connections to itself, by others or not: one client would take all connections.
+/// Rejects streams that pass connections to themselves, directly or through others: a single client would
+/// exhaust all connections.
 fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     // Streams by the ports of their addresses; 0 stands for Unix sockets.
     let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What is sent to a collector of OpenTelemetry: metrics, and lines of logs. Spans are in `tracing`.
+//! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
 use crate::check::InvalidValue;
 use crate::header;
@@ -26,12 +26,12 @@ pub(crate) const HEADERS: Map<String, Text<String>> = Map {
 /// The file of such fields.
 pub(crate) const HEADERS_FILE: PathShape = PathShape("a file");
 
-/// How durations are sent.
+/// Histogram format of exported durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistogramForm {
-    /// By the classes that Prometheus' text has.
+    /// Explicit bucket bounds, those of the Prometheus text format.
     Explicit,
-    /// By classes that grow by 9 % each.
+    /// Exponential buckets, each 9 % wider than the one before.
     Exponential,
 }
 

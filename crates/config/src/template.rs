@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// A text with variables, of which the configuration may define some.
 pub(crate) struct TemplateShape {
-    /// What it is, such as "a header value".
+    /// Description of the value, such as "a header value".
     pub(crate) what: &'static str,
     pub(crate) parse: fn(&str, &OwnNames) -> Result<Template, InvalidValue>,
 }

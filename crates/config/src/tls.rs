@@ -16,7 +16,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Where the certificates of a site come from.
+/// Source of a site's certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateSource {
     /// The server obtains them, and renews them.
@@ -116,7 +116,7 @@ directives! {
     }
 }
 
-/// What stands for a site's `tls`.
+/// Returns the shape of a site's `tls`.
 pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
     SiteTlsShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
 }
@@ -127,7 +127,7 @@ const AUTO_WORDS: [&str; 8] =
 const AUTO_HELP: &str =
     "write `tls = \"auto\"` to have certificates obtained, or `tls = { certificate = \"…\", key = \"…\" }`";
 
-/// What stands for `tls` of a site, where `true` does not say which certificate.
+/// Shape of a site's `tls`; rejects `true`, which names no certificate.
 struct SiteTlsShape<S>(S);
 
 impl<S: Shape> Shape for SiteTlsShape<S> {
@@ -146,7 +146,7 @@ impl<S: Shape> Shape for SiteTlsShape<S> {
     }
 }
 
-/// What stands for `[tls]`, where people write that of a site.
+/// Shape of `[tls]`; explains values that belong to a site's `tls`.
 pub(crate) struct ServerTlsShape;
 
 impl Shape for ServerTlsShape {

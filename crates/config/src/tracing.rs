@@ -7,16 +7,16 @@ use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Whose ids are used in place of new ones.
+/// Clients whose request and trace ids are accepted in place of new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdSource {
     /// Requests have no ids, and the field passes as any other.
     Off,
-    /// Nobody's.
+    /// None: every id is new.
     New,
-    /// Those of `trusted_proxies`.
+    /// Clients in `trusted_proxies`.
     Trusted,
-    /// Everybody's.
+    /// All clients.
     Any,
 }
 

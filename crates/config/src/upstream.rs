@@ -318,7 +318,7 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// Which server gets the next request.
+/// Load-balancing method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Balance {
     /// Each in turn.

@@ -21,7 +21,7 @@ const VALUES_MAX: usize = 10_000;
 /// Values of one map that are patterns or regular expressions: they are tried one after the other.
 const PATTERNS_MAX: usize = 200;
 
-/// What the value of the text has to be.
+/// Condition on the value of the text.
 #[derive(Debug, Clone)]
 pub struct MapKey {
     text: String,
