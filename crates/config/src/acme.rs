@@ -36,8 +36,8 @@ const DIRECTORIES: [(&str, &str); 2] = [
 const PROFILE: Text<String> = Text { what: "a profile such as \"shortlived\"", parse: profile };
 
 directives! {
-    /// Where certificates come from that the server obtains by itself: those of sites with `tls = "auto"`. Whoever uses a
-    /// directory agrees to the terms of its authority.
+    /// Automatic certificates (ACME), for sites with `tls = "auto"`. Using a directory means agreeing to the
+    /// terms of its certificate authority.
     ///
     /// ```toml
     /// [acme]
@@ -48,14 +48,15 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the authority says
-    /// (RFC 9773). Names that no public authority issues for (`localhost`, names below `test`, `local`, `internal` and
-    /// `home.arpa`, addresses of private networks) get certificates of a local authority: see `komainu trust`.
+    /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the
+    /// authority says (RFC 9773). Public authorities do not issue for `localhost`, for names below `test`,
+    /// `local`, `internal` and `home.arpa`, or for addresses of private networks. These get certificates of a
+    /// local authority: see `komainu trust`.
     Acme in "`[acme]`", check acme_agrees {
         /// Directories of authorities: `"letsencrypt"`, `"letsencrypt-staging"` (for tests: browsers do not trust it), or a
         /// URL. With several, the next one is tried where one fails.
         "directory" directories: Vec<AcmeDirectory> = ["letsencrypt"], OneOrMore(brief::<AcmeDirectory>("url"));
-        /// Where the authority writes to about the account.
+        /// Contact address of the account, to which the authority may write.
         "email" email: Option<String> = absent("none"),
             Maybe(Text { what: "an address such as \"admin@example.com\"", parse: email });
         /// The account at the authority that the server's account is bound to, for directories without an `eab` of their own.
@@ -63,7 +64,7 @@ directives! {
         /// The profile of certificates, for directories without a `profile` of their own: at Let's Encrypt `"tlsserver"`,
         /// or `"shortlived"` for six days.
         "profile" profile: Option<String> = absent("what the authority chooses"), Maybe(PROFILE);
-        /// How the server shows that it has a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
+        /// Challenges that prove control of a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
         /// `"dns-01"` `dns` or `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
         "challenge" challenges: Vec<AcmeChallenge> = absent("all that the addresses in `listen`, `dns` and `dns_hook` allow"),
             OneOrMore(Word(&[
@@ -136,7 +137,8 @@ directives! {
             ]));
         /// The zone of the records.
         "zone" zone: Option<String> = absent("as the server says"), Maybe(Text { what: "a zone such as \"example.com\"", parse: word });
-        /// How long after a change the authority is asked to look: by then the zone's other servers must have it.
+        /// Time between a change and the authority's check. By then the zone's other servers must have the
+        /// change.
         "wait" wait: Duration = "10s", Time { min: Duration::ZERO, max: Duration::from_secs(3_600) };
     }
 }

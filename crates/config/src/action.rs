@@ -201,9 +201,10 @@ directives! {
     Split in "`split`", check split_agrees {
         /// The branches.
         "branches" branches: Vec<Branch> = required(""), List(table::<Branch>());
-        /// What keeps a client on its branch: `"hash:client"` its address; `"hash:header:NAME"` and `"hash:cookie:NAME"` a value that
-        /// it sends, or the address of one that does not; `"sticky"` or `"sticky:COOKIE"` a cookie that the server sets
-        /// (`komainu_split`), with a number drawn for the client; `"random"` nothing, so that each request is drawn.
+        /// Key that keeps a client on its branch. `"hash:client"`: the client address. `"hash:header:NAME"`
+        /// and `"hash:cookie:NAME"`: the value that the client sends, or its address if it sends none.
+        /// `"sticky"` or `"sticky:COOKIE"`: a random number in a cookie that the server sets
+        /// (`komainu_split`). `"random"`: none; each request is assigned at random.
         "by" by: SplitBy = "hash:client", Text { what: "what keeps a client on its branch", parse: SplitBy::parse };
     }
     held {
@@ -215,9 +216,10 @@ directives! {
 directives! {
     /// A branch of a `split`: a name and an action, which is one of those of a route, or `files` with `proxy` or `app`.
     Branch in "a branch of `split`", check branch_agrees {
-        /// Its name, in the access log and in metrics: letters, digits, `-`, `_` and `.`.
+        /// Name in the access log and in metrics: letters, digits, `-`, `_` and `.`.
         "name" name: String = required(""), Text { what: "the name of a branch", parse: branch_name };
-        /// Its part of the requests, in proportion to the weights of the others. 0 is for a branch that gets only what meets its `when`.
+        /// Share of the requests, relative to the weights of the other branches. With 0, a branch gets only
+        /// requests that meet its `when`.
         "weight" weight: Option<u32> = absent("1, or 0 with `when`"), Maybe(Count { min: 0, max: 1_000_000 });
         /// Requests that go to this branch whatever its weight.
         "when" when: Option<Conditions> = absent("by weight alone"), Maybe(table());

@@ -6,12 +6,14 @@ use crate::record::directives;
 use crate::shape::{Flag, List, Maybe, PathShape};
 
 directives! {
-    /// What the processes of an application may reach, and the programs that they start. The kernel enforces it (Landlock,
-    /// seccomp); on a kernel that has no Landlock the application does not start. System calls that administer the machine
-    /// or look into other processes fail in a sandbox. Its processes signal each other alone, and connect to no abstract Unix socket of
-    /// others: by Landlock from Linux 6.12 on; before that all signals fail except those to the own process group, also to children.
-    /// A path may not lead through a symbolic link that a sandboxed application can replace, unless to what is granted anyway. The
-    /// [refused system calls](security.md#sandbox) are listed with the programs that notice.
+    /// Access restrictions of an application's processes and of the programs that they start. The kernel
+    /// enforces them (Landlock, seccomp). If the kernel has no Landlock, the application does not start.
+    /// System calls that administer the machine or inspect other processes fail in a sandbox. From Linux 6.12
+    /// on, sandboxed processes can signal only each other, and cannot connect to abstract Unix sockets of
+    /// others. Before that, all signals fail except those to the own process group, also to children. A path
+    /// must not lead through a symbolic link that a sandboxed application can replace, unless the link's
+    /// target is granted anyway. The [refused system calls](security.md#sandbox) are listed with the programs
+    /// that notice.
     ///
     /// ```toml
     /// [apps.shop]

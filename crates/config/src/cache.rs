@@ -80,15 +80,15 @@ directives! {
     /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` count as their RFCs say. A response says in
     /// `Cache-Status` what became of it. Requests that wait for the same response wait together for one.
     CachePolicy in "`cache` of a site or route", check policy_agrees {
-        /// How long a stale response is used while the origin cannot be reached, unless the origin forbids that
-        /// (`must-revalidate`, `s-maxage`).
+        /// Time for which a stale response is used while the origin cannot be reached, unless the origin
+        /// forbids that (`must-revalidate`, `s-maxage`).
         "grace" grace: Duration = "1h", Time { min: Duration::ZERO, max: DAY };
         /// The longest time that a response with `Last-Modified`, which says nothing of its freshness, counts as fresh; it is
         /// a tenth of its age.
         "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
-        /// Who may purge by HTTP, with the method `PURGE`.
+        /// Clients that may purge by HTTP, with the method `PURGE`.
         "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
             Maybe(table());
         /// Rules, in order: what differs for some requests and responses. See `[[route.cache.rule]]`.

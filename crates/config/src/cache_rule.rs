@@ -142,20 +142,22 @@ directives! {
         "bypass" bypass: Option<bool> = absent("false"), Maybe(Flag);
         /// Whether responses may be stored.
         "store" stores: Option<bool> = absent("true"), Maybe(Flag);
-        /// How long responses are fresh from their arrival on, whatever `max-age`, `s-maxage` and `Expires` say. What is
-        /// `private`, `no-store` or `no-cache` stays so (see `ignore`), and so do responses with `Set-Cookie`, and those to
-        /// requests with `Authorization`. Of responses that the origin itself does not let be stored, those to requests with
-        /// cookies are not (see `with_cookies`).
+        /// Time for which responses are fresh, from their arrival, regardless of `max-age`, `s-maxage` and
+        /// `Expires`. Responses with `private`, `no-store` or `no-cache` are not affected (see `ignore`), nor
+        /// are those with `Set-Cookie`, or those to requests with `Authorization`. Responses to requests with
+        /// cookies are stored only if the origin itself allows it (see `with_cookies`).
         "ttl" ttl: Option<Duration> = absent("as the response says"), LIFETIME;
         /// The same for responses that say nothing of their freshness, in place of a guess.
         "default_ttl" default_ttl: Option<Duration> = absent("see `heuristic`"), LIFETIME;
         /// As `grace` of `cache`.
         "grace" grace: Option<Duration> = absent("as `cache` has it"), LIFETIME;
-        /// How long stale responses are used while they are validated, where they do not say so themselves.
+        /// Time for which stale responses are used while they are validated, if the response does not specify
+        /// it.
         "stale_while_revalidate" while_revalidate: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// How long stale responses are used in place of 500, 502, 503 and 504, where they do not say so themselves.
+        /// Time for which stale responses are used in place of 500, 502, 503 and 504, if the response does
+        /// not specify it.
         "stale_if_error" if_error: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// How long stale responses are kept to be validated.
+        /// Time for which stale responses are kept for validation.
         "keep" keep: Option<Duration> = absent("as long as there is room"), LIFETIME;
         /// Fields of responses that do not count: `"Cache-Control"` (and `CDN-Cache-Control`), `"Expires"`, `"Vary"` (all but
         /// `Accept-Encoding` in it). Clients get them all the same.
@@ -167,7 +169,7 @@ directives! {
             off: || StripCookies::None,
             shape: CookieNames,
         });
-        /// What the key has beside scheme, host and path.
+        /// Parts of the cache key besides scheme, host and path.
         "key" key: Option<CacheKey> = absent("the whole query"), Maybe(table());
         /// A response is stored once it has been asked for so many times.
         "min_uses" min_uses: Option<u32> = absent("1"), Maybe(Count { min: 1, max: 1000 });
@@ -186,11 +188,12 @@ directives! {
 }
 
 directives! {
-    /// What the key of cached responses has beside scheme, host and path. What the key leaves out of the query, the origin does
-    /// not get in requests whose responses may be stored: nobody can put into a stored response what its key does not hold.
+    /// Parts of the cache key besides scheme, host and path. Query parameters that are not in the key are
+    /// removed from requests to the origin whose responses may be stored: no client can influence a stored
+    /// response by a parameter that is not in its key.
     ///
-    /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`, of which there are at most 16; `Vary`
-    /// itself counts beside them.
+    /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`. A URL has at most 16
+    /// of them; variants by `Vary` are counted separately.
     CacheKey in "`key` of a cache rule", check key_agrees {
         /// Query parameters: names, in which `*` stands for any run of characters; `true` for all, `false` for none. A name
         /// ends at `=`, a parameter at `&` alone.

@@ -30,8 +30,8 @@ directives! {
         "root" root: PathBuf = required(""), PathShape("a folder or a program");
         /// Programs that run at the same time; further requests wait, for up to 10 s, and then get 503.
         "processes" processes_max: u32 = 16, Count { min: 1, max: 10_000 };
-        /// How long a request may take. Then, and when its client disconnects, the program and all that it has started get SIGTERM,
-        /// and a second later SIGKILL.
+        /// Maximum time for a request. When it expires, or the client disconnects, the program and all that
+        /// it has started get SIGTERM, and a second later SIGKILL.
         "time" time: Duration = "60s", Time { min: Duration::from_millis(100), max: Duration::from_secs(86_400) };
         /// Environment variables of the programs, besides those of CGI and `PATH`. They get none of the server's.
         "env" env: Vec<(String, String)> = {}, ENV;

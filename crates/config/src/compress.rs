@@ -59,7 +59,7 @@ directives! {
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
         /// Larger files are sent as they are.
         "max" max_bytes: u64 = "8MiB", Size { min: 0, max: 64 * MIB };
-        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        /// Compression effort: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced",
             EFFORTS;
         /// Media types that are compressed.
@@ -99,7 +99,7 @@ directives! {
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
         /// Responses of a known length below this are sent uncompressed.
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
-        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        /// Compression effort: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced", EFFORTS;
         /// Media types that are compressed.
         "types" types: Vec<String> = [

@@ -43,7 +43,8 @@ directives! {
     /// token_file = "/etc/komainu/deploy.token"
     /// ```
     Control in "`[control]`", check control_agrees {
-        /// Its address: one of TCP, or a Unix socket (`unix:PATH`), by which everything can be done: its permissions decide who may open it.
+        /// Address of the control interface: TCP, or a Unix socket (`unix:PATH`). The Unix socket allows
+        /// everything: its file permissions decide who may open it.
         "listen" listen: Option<Listen> = absent("none"), Maybe(Address);
         /// TLS over TCP: the listener's certificate and key, in files, and with `client` the authorities that sign certificates of clients.
         /// `client.required = false` lets clients without one in, as without TLS. A reload reads the files again.
@@ -53,8 +54,8 @@ directives! {
         "open" is_open: bool = true, Flag;
         /// Tokens, with which the control listener can be used over TCP: `[[control.token]]`.
         "token" tokens: Vec<ControlToken> = [], List(table());
-        /// What clients may do by their certificates, which `tls` has verified: `[[control.client]]`. The first that fits decides; a token that is sent
-        /// decides instead.
+        /// Permissions of clients by their certificates, which `tls` has verified: `[[control.client]]`. The
+        /// first that matches decides. If a client sends a token, the token decides instead.
         "client" clients: Vec<ControlClient> = [], List(table());
         /// The permissions of the Unix socket, in octal digits. Who may write to it may do everything.
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
@@ -69,10 +70,10 @@ directives! {
 directives! {
     /// A token for the control listener over TCP: requests carry it as `Authorization: Bearer TOKEN`. Its file is read again by a reload.
     ControlToken in "`[[control.token]]`" {
-        /// Its name in the audit log.
+        /// Name in the audit log.
         "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
-        /// What its holder may do: `read` also the configuration and the audit log, `operate` all that leaves the configuration as it is (reload, drain,
-        /// restart, purge), `admin` everything.
+        /// Permissions of the holder. `read`: status, configuration and audit log. `operate`: also all that
+        /// leaves the configuration unchanged (reload, drain, restart, purge). `admin`: everything.
         "role" role: TokenRole = required(""), ROLES;
         /// The file that holds it: 20 to 1,024 visible ASCII characters. A credential of systemd's is `"${CREDENTIALS_DIRECTORY}/NAME"`.
         "token_file" token_file: PathBuf = required(""), PathShape("a file");
@@ -97,9 +98,9 @@ directives! {
     /// san  = "DNS:deploy.example.com"
     /// ```
     ControlClient in "`[[control.client]]`", check client_agrees {
-        /// Its name in the audit log.
+        /// Name in the audit log.
         "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
-        /// What it may do, as of a token.
+        /// Permissions, as of a token.
         "role" role: TokenRole = required(""), ROLES;
         /// The subject of its certificate, as RFC 4514 writes it and `$tls_client_subject` has it: `"CN=alice,O=Example"`.
         "subject" subject: Option<String> = absent("any"), Maybe(Text { what: "a distinguished name such as \"CN=alice\"", parse: subject });

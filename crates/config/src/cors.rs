@@ -61,7 +61,7 @@ directives! {
         "expose" expose: Vec<String> = [], NAMES;
         /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`.
         "credentials" credentials: bool = false, Flag;
-        /// How long browsers remember a preflight's answer; they have bounds of their own.
+        /// Time for which browsers remember the answer to a preflight. Browsers have limits of their own.
         "max_age" max_age: Duration = "10m", Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
     }
 }

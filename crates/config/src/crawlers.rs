@@ -68,11 +68,11 @@ directives! {
         /// asks for it gets 403 for `trap_time`. Requests that a page of another site has made a browser send do not count
         /// (`Sec-Fetch-Site`).
         "trap" trap: Option<String> = absent("none"), Maybe(Text { what: "a path such as \"/do-not-follow\"", parse: robots_path });
-        /// How long.
+        /// Time for which a network that requested `trap` gets 403.
         "trap_time" trap_time: Duration = "10m", Time { min: Duration::from_secs(1), max: Duration::from_secs(86_400) };
-        /// How many different pages a network may open in a time, such as `"120/m"`; more get 429. A page that was opened in that time
-        /// already does not count again, and each style sheet, script, image and font that is loaded gives one page back: browsers
-        /// load those, and crawlers seldom do.
+        /// Rate of different pages per network, such as `"120/m"`; beyond it, requests get 429. A page opened
+        /// again in that time is not counted again. Each style sheet, script, image and font that is loaded
+        /// gives one page back: browsers load those, crawlers seldom do.
         "pages" pages: Option<Rate> = absent("as many as they like"), Maybe(RATE);
         /// Bits of an IPv4 address that are one network.
         "ipv4_prefix" ipv4_prefix: u8 = 24, Count { min: 8, max: 32 };

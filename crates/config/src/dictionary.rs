@@ -27,8 +27,9 @@ pub(crate) fn rules() -> impl Shape<Out = Vec<UseAsDictionary>> {
 }
 
 directives! {
-    /// Which responses of a route clients keep as dictionaries (RFC 9842), and for which requests: what they ask for next is sent as
-    /// the difference from what they have. `true` is `{}`: each response, for the next version at its own path.
+    /// Compression dictionaries (RFC 9842): responses of a route that clients keep, and the requests for
+    /// which they are used. Later responses are sent as the difference from the dictionary. `true` is `{}`:
+    /// each response is the dictionary for the next version at its own path.
     ///
     /// ```toml
     /// [[route]]
@@ -41,9 +42,10 @@ directives! {
     /// match = "/assets/app.*.js"
     /// ```
     ///
-    /// It is for `files`, and for `proxy` and `app` with `cache`. Responses need `Cache-Control: max-age`, which says for how long
-    /// a client may use them so; those that are `private` or have `Set-Cookie` are none. Over HTTPS only. The first rule whose
-    /// `path` matches counts. What has a dictionary is compressed with it in all routes of the site that have `compress` or
+    /// Available for `files`, and for `proxy` and `app` with `cache`; over HTTPS only. Responses need
+    /// `Cache-Control: max-age`, which says how long a client may use them as dictionaries. Responses that
+    /// are `private` or have `Set-Cookie` are not used. The first rule whose `path` matches applies. Clients
+    /// with a dictionary get responses compressed with it in all routes of the site that have `compress` or
     /// `use_as_dictionary`.
     UseAsDictionary in "`[[route.use_as_dictionary]]`" {
         /// Paths of the responses, as in `path` of a route.
@@ -59,8 +61,9 @@ directives! {
 }
 
 directives! {
-    /// What is kept of dictionaries, in memory, for all routes with `use_as_dictionary`. It counts against `limits.memory`, of which
-    /// it takes at most an eighth. A change forgets them: clients then get other codings, until they have new dictionaries.
+    /// Memory for dictionaries, shared by all routes with `use_as_dictionary`. It counts against
+    /// `limits.memory`, of which it takes at most an eighth. A change discards the dictionaries: clients then
+    /// get other codings until they have new ones.
     DictionaryStore in "`[dictionaries]`" {
         /// Bytes of dictionaries and of what was compressed with them. Those that were used least recently leave first.
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 64 * GIB };

@@ -58,7 +58,8 @@ const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: he
 
 const CONDITION_TIME: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
 directives! {
-    /// Which requests the access log has: those that meet one of these conditions. Without any, all of them.
+    /// Requests that are logged in the access log: those that meet one of these conditions. Without
+    /// conditions, all requests are logged.
     ///
     /// ```toml
     /// [log]
@@ -66,9 +67,9 @@ directives! {
     /// only = { status = ["5xx"], slower_than = "500ms", sample = "1%" }
     /// ```
     LogCondition in "`only` in `[log]`" {
-        /// Those with one of these statuses: 200 to 599, or a class such as `"5xx"`.
+        /// Requests with one of these statuses: 200 to 599, or a class such as `"5xx"`.
         "status" status: Vec<StatusMatch> = absent("none"), OneOrMore(StatusShape);
-        /// Those that took longer.
+        /// Requests that took longer.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(CONDITION_TIME);
         /// This share of all, evenly spread: `"0.1%"` is each thousandth.
         "sample" sample: Option<u32> = absent("none"), Maybe(SHARE);
@@ -110,14 +111,14 @@ directives! {
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
         "mask_headers" mask_headers: Vec<String> = ["authorization", "proxy-authorization", "cookie"], HEADERS;
-        /// Which requests are in it.
+        /// Requests that are logged.
         "only" only: LogCondition = {}, table();
         /// The destination of the access log.
         "file" file: Sink = "stdout", LogDestination;
         /// The destination of the error log.
         "errors" errors: Sink = "stderr", LogDestination;
-        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
-        /// `"warn"`, `"info"`, `"debug"`.
+        /// Minimum severity: messages of this level and of the levels before it are logged, in the order
+        /// `"error"`, `"warn"`, `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
     }
@@ -140,7 +141,7 @@ directives! {
     /// file = "/var/log/komainu/example.com.log"
     /// ```
     RequestLog in "`[[logs]]`" {
-        /// Its format, as in `[log]`.
+        /// Format of the access log, as in `[log]`.
         "access" access: AccessLog = "json", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
@@ -148,9 +149,9 @@ directives! {
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`, besides those that `[log]` names.
         "mask_headers" mask_headers: Vec<String> = [], HEADERS;
-        /// Which requests are in it.
+        /// Requests that are logged.
         "only" only: LogCondition = {}, table();
-        /// Its destination.
+        /// Destination of the access log.
         "file" file: Sink = "stdout", LogDestination;
     }
 }

@@ -56,7 +56,8 @@ directives! {
     ///
     /// While it cannot be reached, lines wait for it (8 MiB), and stderr says so; those for UDP are lost. A line longer than 8 KiB is cut.
     Syslog in "a log's destination (syslog)" {
-        /// Its address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"` (octet counting).
+        /// Address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"`
+        /// (octet counting).
         "syslog" to: SyslogAddress = required(""), SyslogAddressShape;
         /// The facility of the messages.
         "facility" facility: u8 = "daemon", FACILITY;
@@ -76,7 +77,7 @@ directives! {
     ///
     /// A line longer than 48 KiB is cut.
     Journal in "a log's destination (journald)" {
-        /// Its socket: that of a namespace is `/run/systemd/journal.NAME/socket`.
+        /// Socket of the journal. A namespace has `/run/systemd/journal.NAME/socket`.
         "journald" socket: PathBuf = "/run/systemd/journal/socket", PathShape("a socket");
         /// The `SYSLOG_IDENTIFIER` of the entries.
         "tag" tag: String = "komainu", TAG;

@@ -27,7 +27,7 @@ directives! {
         "active" active_max: u32 = required(""), Count { min: 1, max: 1_000_000 };
         /// Requests that wait at the same time. 0 refuses those that would have to wait.
         "waiting" waiting_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
-        /// How long a request waits at most.
+        /// Maximum time that a request waits.
         "age" age: Duration = "5s", Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
     }
 }

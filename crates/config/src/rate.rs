@@ -112,17 +112,18 @@ directives! {
         /// Requests beyond the rate that pass at once after a silence.
         "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
             Maybe(Count { min: 0, max: COUNT_MAX });
-        /// What requests are counted by: `"client"` (its address, or its network: see `ipv6_prefix`), `"header:NAME"`,
-        /// `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of all requests. Of a list, all parts
-        /// together. A request without that field, cookie or parameter, or with several that differ, is counted by its client. A client can make up values of
-        /// fields, cookies and parameters, each of which has a count of its own: add a limit by `"client"`, unless something else
-        /// checks them.
+        /// Key by which requests are counted: `"client"` (its address, or its network: see `ipv6_prefix`),
+        /// `"header:NAME"`, `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of
+        /// all requests. The parts of a list form one key. If a request lacks the field, cookie or parameter,
+        /// or has several that differ, it is counted by its client. A client can invent values of fields,
+        /// cookies and parameters, and each value has a count of its own: add a limit by `"client"`, unless
+        /// something else checks the values.
         "key" key: Vec<RateKey> = "client", KEY;
         /// Bits of an IPv4 address that are one client.
         "ipv4_prefix" ipv4_prefix: u8 = 32, Count { min: 8, max: 32 };
         /// Bits of an IPv6 address that are one client: networks of this size are given to one customer.
         "ipv6_prefix" ipv6_prefix: u8 = 64, Count { min: 16, max: 128 };
-        /// How long a request beyond `burst` waits until it is its turn, at most. `"0s"` refuses it at once.
+        /// Maximum time that a request beyond `burst` is delayed. `"0s"` refuses it at once.
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(60) };
         /// Requests that wait at the same time; more are refused.
         "delayed" delayed_max: u32 = 1000, Count { min: 1, max: 100_000 };

@@ -109,8 +109,9 @@ directives! {
         /// redirects get the path with the slashes that were sent if it leads to the same route as the merged one, else the
         /// merged one.
         "merge_slashes" merge_slashes: bool = true, Flag;
-        /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
-        /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
+        /// Clients that receive the interim response 103 (Early Hints) of applications and upstream servers:
+        /// `"http2"`, or `"all"`. Some clients of HTTP/1.1 mistake it for the final response (RFC 8297
+        /// section 3).
         "early_hints" early_hints: EarlyHints = "http2", Word(&[("http2", EarlyHints::Http2), ("all", EarlyHints::All)]);
         /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
@@ -122,7 +123,7 @@ directives! {
         "acme" acme: Acme = {}, table();
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
-        /// How long the server waits.
+        /// Timeouts for clients.
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
@@ -236,23 +237,23 @@ directives! {
 }
 
 directives! {
-    /// How long the server waits.
+    /// Timeouts for clients.
     ///
     /// ```toml
     /// [timeouts]
     /// idle = "2m"
     /// ```
     Timeouts in "`[timeouts]`" {
-        /// How long a client may take to send a whole request head, from its first byte, or from the start of the
-        /// connection. Then the request is answered 408, or the connection is closed if nothing was sent.
+        /// Maximum time for a client to send a whole request head, from its first byte, or from the start of
+        /// the connection. Then the request is answered 408, or the connection is closed if nothing was sent.
         "head" head: Duration = "15s", PATIENCE;
-        /// How long a client may send nothing of its request body before it is answered 408.
+        /// Maximum time without a byte of the request body from the client. Then the request is answered 408.
         "body" body: Duration = "30s", PATIENCE;
-        /// How long a client may read nothing of its response before the connection is closed.
+        /// Maximum time in which a client reads nothing of its response. Then the connection is closed.
         "write" write: Duration = "30s", PATIENCE;
-        /// How long a kept connection may wait for its next request before it is closed.
+        /// Maximum time that a kept-alive connection waits for its next request. Then it is closed.
         "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
-        /// How long running requests may take after SIGTERM; then their connections are closed.
+        /// Maximum time for running requests after SIGTERM. Then their connections are closed.
         "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
     }
 }
@@ -274,7 +275,7 @@ directives! {
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
         /// The largest file that is kept in memory; larger ones are kept open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
-        /// How long information about a file is used before the file is checked again.
+        /// Time for which information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
 }

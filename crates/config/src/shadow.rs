@@ -48,7 +48,7 @@ directives! {
         "body_max" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
         /// Copies that are on their way at the same time, on all threads. Those beyond are dropped and counted.
         "in_flight" in_flight_max: u32 = 100, Count { min: 1, max: 10_000 };
-        /// How long a copy may take, its response included.
+        /// Maximum time for a copy, including its response.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(600) };
     }
     held {
@@ -71,7 +71,7 @@ directives! {
     /// ]
     /// ```
     InjectedFault in "`fault`", check fault_agrees {
-        /// How long the request waits before anything else is done.
+        /// Time that the request is delayed before anything else is done.
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
         /// The status that it is answered with.
         "status" status: Option<u16> = absent("it is served"), Maybe(Count { min: 400, max: 599 });

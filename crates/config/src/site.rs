@@ -91,11 +91,14 @@ directives! {
         "maintenance" maintenance: Option<Option<Maintenance>> = absent("as the server has it"), maintenance::policy();
         /// Crawlers that are refused, and robots.txt; `false` for none, where the server has some.
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
-        /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
+        /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
+        /// after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
-        /// How fast each response is sent: a rate such as `"1MiB/s"`, or a table. Upgraded connections are not limited.
+        /// Rate at which each response is sent, such as `"1MiB/s"`, or a table. Upgraded connections are not
+        /// limited.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
-        /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.
+        /// Origins whose pages may read the responses of the site's routes: `true` for all, without cookies,
+        /// or a table.
         "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
         /// Texts that are put in place of others in the bodies of the site's responses.
         "replace" replace: Option<Vec<BodyEdit>> = absent("none"), replace::rules();
@@ -262,15 +265,16 @@ directives! {
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
         /// Clients that get 403, even where `allow` has them.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
-        /// of them. Others get 429 with `Retry-After`.
+        /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
+        /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
-        /// How many requests are in the route's handler at the same time, and how many wait for that and how long: a number, or a table.
-        /// Others get 503 with `Retry-After`.
+        /// Limit of concurrent requests in the route's handler, and of the number and time of those that
+        /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
         "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();
-        /// How fast each response is sent, instead of the site's setting; `false` for as fast as clients read.
+        /// Rate at which each response is sent, instead of the site's setting; `false` for as fast as clients
+        /// read.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();
-        /// Which pages of other origins may read the route's responses, instead of the site's setting.
+        /// Origins whose pages may read the route's responses, instead of the site's setting.
         "cors" cors: Option<Option<Cors>> = absent("as the site has it"), cors::policy();
         /// Texts that are put in place of others in the bodies of the route's responses, instead of the site's; `false` for none.
         "replace" replace: Option<Vec<BodyEdit>> = absent("as the site has it"), replace::rules();
@@ -361,9 +365,9 @@ directives! {
 directives! {
     /// Timeouts that a site or route may set.
     RouteTimeouts in "`timeouts` of a site or route" {
-        /// How long the client may send nothing of its request body before it is answered 408.
+        /// Maximum time without a byte of the request body from the client. Then the request is answered 408.
         "body" body: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
-        /// How long the client may read nothing of its response before the connection is closed.
+        /// Maximum time in which the client reads nothing of its response. Then the connection is closed.
         "write" write: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
     }
 }

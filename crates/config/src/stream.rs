@@ -55,11 +55,12 @@ directives! {
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
         /// The upstream server, or several: addresses, or tables with more settings.
         "to" to: Vec<StreamServer> = required(""), OneOrMore(brief::<StreamServer>("address"));
-        /// What it is called in logs and metrics.
+        /// Name in logs and metrics.
         "name" name: Option<String> = absent("the first of `names`, or the first address"),
             Maybe(Text { what: "a name", parse: label });
-        /// Which server gets a connection: `"round-robin"`, each in turn; `"least-connections"`, the one with the fewest;
-        /// `"two-choices"`, the less busy of two random ones; `"hash:client"`, the same server for the same client address.
+        /// Load-balancing method. `"round-robin"`: each server in turn. `"least-connections"`: the server
+        /// with the fewest connections. `"two-choices"`: the less busy of two random servers.
+        /// `"hash:client"`: the same server for the same client address.
         "balance" balance: BalanceWord = "round-robin", BALANCE;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection: `"v1"` is a
         /// text line, `"v2"` is binary.
@@ -74,7 +75,7 @@ directives! {
             Toggle { on: Some(|| Some(Health::default())), off: || None, shape: Maybe(brief::<Health>("path")) };
         /// The time after which a server that is back in service gets its full share of connections.
         "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
-        /// How often names of servers are resolved again.
+        /// Interval at which names of servers are resolved again.
         "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
         /// Connections of the stream at the same time; more are closed at once. They count as `connections` of `[limits]` too.
         "connections" connections_max: Option<u32> = "unlimited", Unlimited(Count { min: 1, max: 10_000_000 });
@@ -95,7 +96,7 @@ directives! {
     StreamServer in "`to` of `[[stream]]`" {
         /// `"HOST:PORT"`, or `"unix:PATH"` for a Unix socket.
         "address" address: Origin = required(""), ServerAddressShape;
-        /// Its share of the connections; 0 for none.
+        /// Share of the connections; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
         /// Whether it is used only if no other server is available.
         "backup" backup: bool = false, Flag;
@@ -105,11 +106,11 @@ directives! {
 }
 
 directives! {
-    /// How long a stream waits.
+    /// Timeouts of a stream.
     StreamTimeouts in "`timeouts` of `[[stream]]`" {
         /// To connect to a server, including name resolution; if it takes longer, another server is tried, up to three in all.
         "connect" connect: Duration = "5s", WAIT;
-        /// How long a connection may carry no byte in either direction before it is closed.
+        /// Maximum time without a byte in either direction before a connection is closed.
         "idle" idle: Duration = "10m", WAIT;
     }
 }

@@ -56,8 +56,8 @@ directives! {
         "service" service: String = "komainu", SERVICE;
         /// Their `service.instance.id`, by which servers of one service are known.
         "instance" instance: Option<String> = absent("the name of the machine"), Maybe(SERVICE);
-        /// How durations are sent: `"explicit"` by the 16 classes that Prometheus' text has, which every receiver can read; `"exponential"`
-        /// by classes of which each is 9 % wider than the one before.
+        /// Histogram format of durations. `"explicit"`: the 16 buckets of the Prometheus text format, which
+        /// every receiver can read. `"exponential"`: buckets that are each 9 % wider than the one before.
         "histograms" histograms: HistogramForm = "explicit",
             Word(&[("explicit", HistogramForm::Explicit), ("exponential", HistogramForm::Exponential)]);
         /// Fields of each request to the collector, such as the key of a service: names and values.

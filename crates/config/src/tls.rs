@@ -61,7 +61,7 @@ directives! {
 }
 
 directives! {
-    /// How a site speaks TLS. Just `"auto"`, or just a file or folder, stands for `certificate` alone.
+    /// TLS of a site. A single `"auto"`, file or folder stands for `certificate` alone.
     ///
     /// ```toml
     /// listen = [":80", ":443"]
@@ -74,9 +74,10 @@ directives! {
     /// files = "public"
     /// ```
     ///
-    /// Clients say which host they want (SNI): they are shown a certificate of the site that has it, and where it has several, one that is
-    /// for the host, whose kind of signature (ECDSA, RSA) they can verify. Hosts that no site has are those of the default
-    /// site; where that has no `tls`, such clients are refused (`unrecognized_name`). On a reload the files are read again.
+    /// The host that the client requests (SNI) selects the site, whose certificate is sent. If the site has
+    /// several, one for the host is used whose signature algorithm (ECDSA, RSA) the client can verify. Hosts
+    /// that no site has belong to the default site; if that has no `tls`, such clients are refused
+    /// (`unrecognized_name`). On a reload the files are read again.
     SiteTls in "`tls` of a site", check site_tls_agrees {
         /// `"auto"`, or files in PEM: the certificate, followed by those of its intermediate authorities; the private key may stand in the same file.
         /// Or folders: every `NAME.pem` or `NAME.crt` in them with its `NAME.key`, and `fullchain.pem` with `privkey.pem`,

@@ -50,8 +50,9 @@ directives! {
     Tracing in "`[tracing]`" {
         /// Whether this server takes part in traces.
         "enabled" enabled: bool = false, Flag;
-        /// Whose traces are continued: `"trusted"` for those that come from `trusted_proxies`, `"any"` for everybody's, `"new"` for
-        /// nobody's. A trace that is continued is recorded if its sender records it: who may send it decides how much is recorded.
+        /// Clients whose traces are continued: `"trusted"` for those in `trusted_proxies`, `"any"` for all,
+        /// `"new"` for none. A continued trace is recorded if its sender records it, so these clients
+        /// determine how much is recorded.
         "from" from: IdSource = "trusted", TRACE_SOURCE;
         /// The share of traces that begin here and are recorded: `"0%"` to `"100%"`.
         "sample" sample: u32 = "0%", SHARE;
