@@ -78,10 +78,10 @@ directives! {
         /// `remove`, the record's name and its value, and ends once the authority will see the change.
         "dns_hook" dns_hook: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
-        /// A URL that confirms names which clients ask for and no site lists: those of sites with `tls = "auto"` and a wildcard host or no
-        /// hosts. It is requested with `?domain=NAME`; where it responds with a status of 200 to 299, a certificate for the name is
-        /// obtained, and kept. Other responses are remembered for a minute. At most 20 questions a second are asked, and at most
-        /// 10,000 names are kept.
+        /// URL that confirms names that clients request and no site lists, for sites with `tls = "auto"` and
+        /// a wildcard host or no hosts. It is requested with `?domain=NAME`. If the status is 200 to 299, a
+        /// certificate for the name is obtained and kept. Other responses are remembered for a minute. At
+        /// most 20 requests a second are made, and at most 10,000 names are kept.
         "ask" ask: Option<String> = absent("certificates are obtained for the hosts of sites alone"),
             Maybe(Text { what: "a URL such as \"http://127.0.0.1:9000/check\"", parse: ask_url });
         /// The folder of accounts, keys and certificates. The server's user writes to it. Servers that share it order each
@@ -95,7 +95,7 @@ directives! {
 }
 
 directives! {
-    /// A directory of an authority. Just its URL stands for `url` alone.
+    /// A directory of an authority. A URL alone stands for `url`.
     AcmeDirectory in "`directory` of `[acme]`" {
         /// `"letsencrypt"`, `"letsencrypt-staging"`, or a URL.
         "url" url: String = required(""),

@@ -192,12 +192,13 @@ directives! {
     /// to = "http://127.0.0.1:3002"
     /// ```
     ///
-    /// A request goes to the first branch whose `when` it meets, and else to one by weight. What `by` names decides which one, by the
-    /// names and weights of the branches alone: on every thread, on every server, and after a restart, it is the same. When weights
-    /// change, no more clients change their branch than the weights demand; splits whose branches have the same names have the same
-    /// clients in them. The cache of the route keeps the branches apart. The branch is `$branch` in the access log, and `branch NAME`
-    /// is the `handler` in metrics. Clients can choose their branch by the fields and cookies that `when` and `by` name: a split is no
-    /// access control.
+    /// A request goes to the first branch whose `when` it meets. Other requests are distributed by weight:
+    /// the branch depends only on the key that `by` names, and on the names and weights of the branches. It
+    /// is therefore the same on every thread, on every server, and after a restart. When weights change, no
+    /// more clients change their branch than necessary. Splits whose branches have the same names assign
+    /// clients alike. The cache of the route keeps the branches apart. The branch is `$branch` in the access
+    /// log, and `branch NAME` is the `handler` in metrics. Clients can choose their branch by the fields and
+    /// cookies that `when` and `by` name: a split is not an access control.
     Split in "`split`", check split_agrees {
         /// The branches.
         "branches" branches: Vec<Branch> = required(""), List(table::<Branch>());

@@ -60,8 +60,9 @@ directives! {
     /// app = "shop"
     /// ```
     ///
-    /// The output of its processes goes to the error log; each line has the application's name and the process. SIGHUP
-    /// loads the application again: the new workers take over when they are ready, and no request is lost.
+    /// The output of the processes goes to the error log; each line has the application's name and the
+    /// process. SIGHUP loads the application again: the new workers take over when they are ready, and no
+    /// request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
         "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(PathShape("a PSGI file"));
@@ -137,9 +138,10 @@ directives! {
         /// Bytes of a request's body that are collected in memory before a worker gets the request, so that a slow
         /// client occupies no worker.
         "body_ahead" body_ahead_bytes: u64 = "128KiB", Size { min: 0, max: MIB };
-        /// Whether a request's body is read to its end before a worker gets the request; what exceeds `body_ahead` goes
+        /// Whether a worker gets a request only after its whole body was read; bytes beyond `body_ahead` go
         /// to a temporary file. A slow upload then occupies no worker, and the length of a body without one
-        /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it arrives.
+        /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it
+        /// arrives.
         "request_buffering" request_buffering: Option<bool> =
             absent("`true`; `false` for `asgi` and `handler`, which handle slow bodies at little cost, or need them as they arrive"),
             Maybe(Flag);
@@ -149,10 +151,11 @@ directives! {
         "response_head" response_head_bytes: u64 = "64KiB", Size { min: 4 * KIB, max: MIB };
         /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
-        /// Bytes of temporary files (`temp_path`) for what exceeds `answer_ahead` and `body_ahead`, of all clients
-        /// together, so that slow clients occupy no workers; `spill` of `[limits]` limits those of all applications. 0
-        /// turns it off. When the files are full, workers wait for slow clients; if more than half of the workers wait
-        /// and requests are queued, the response that has waited longest for its client is cut off.
+        /// Bytes of temporary files (`temp_path`) for data beyond `answer_ahead` and `body_ahead`, of all
+        /// clients together, so that slow clients occupy no workers; `spill` of `[limits]` limits those of
+        /// all applications. 0 disables them. When the files are full, workers wait for slow clients. If more
+        /// than half of the workers wait and requests are queued, the response that has waited longest for
+        /// its client is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
 }

@@ -33,9 +33,10 @@ directives! {
         "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
         /// Whether they may use the network. Without it they may use Unix sockets alone.
         "network" network: bool = true, Flag;
-        /// Whether they may change modes, owners, times and extended attributes of files. The kernel does not limit that to the paths
-        /// in `write`: those who may, change these of every file of their user. Without it such calls fail with EPERM, also for files
-        /// in `write`. The mode with which a file or folder is made is free.
+        /// Whether the processes may change modes, owners, times and extended attributes of files. The kernel
+        /// does not limit that to the paths in `write`: it applies to every file of their user. With `false`,
+        /// such calls fail with EPERM, also for files in `write`. The mode of a new file or folder can be
+        /// chosen freely.
         "attributes" attributes: bool = false, Flag;
     }
     held {

@@ -66,7 +66,8 @@ directives! {
         "headers" headers: Vec<(String, String)> = {}, HEADERS;
         /// A cookie that has the token where there is no `Authorization`.
         "cookie" cookie: Option<String> = absent("none"), Maybe(Text { what: "the name of a cookie", parse: parameter });
-        /// A parameter of the query that has it where neither has. URLs stand in logs and histories.
+        /// Query parameter with the token, if neither `header` nor cookie has one. URLs appear in logs and
+        /// histories.
         "query" query: Option<String> = absent("none"), Maybe(Text { what: "the name of a parameter", parse: parameter });
         /// Time after which the keys are fetched again.
         "refresh" refresh: Duration = "1h", Time { min: Duration::from_secs(10), max: Duration::from_secs(604_800) };

@@ -47,16 +47,17 @@ directives! {
 }
 
 directives! {
-    /// The cache on disk. What is stored in memory and fresh for ten seconds or more is written to it too, and is found there once
-    /// memory has no room for it, and after a restart.
+    /// The cache on disk. Responses that are stored in memory and fresh for ten seconds or more are also
+    /// written to disk. They are read from there after a restart, or when memory has no room for them.
     ///
     /// ```toml
     /// [cache]
     /// disk = { path = "/var/cache/komainu", size = "10GiB" }
     /// ```
     ///
-    /// Each response is a file with checksums. One that is damaged or half-written is dropped. While the folder cannot be written
-    /// to (the disk is full or fails), memory alone is used; the error log says so once. One process uses a folder at a time.
+    /// Each response is a file with checksums. Damaged or incomplete files are dropped. While the folder
+    /// cannot be written to (the disk is full or fails), only memory is used; the error log reports it once.
+    /// A folder can be used by one process at a time.
     CacheDisk in "`disk` of `[cache]`" {
         /// The folder. Started as root, the server makes it, for the user that it runs as; a change needs a restart while
         /// `sandbox` is on.
@@ -67,8 +68,8 @@ directives! {
 }
 
 directives! {
-    /// The cache of responses of `proxy` and `app` (RFC 9111), as the shared cache in front of them. `true` is `{}`: it
-    /// stores what the origin allows, for as long as it says.
+    /// The cache of responses of `proxy` and `app` (RFC 9111): a shared cache in front of them. `true` is
+    /// `{}`: it stores what the origin allows, for as long as the origin allows.
     ///
     /// ```toml
     /// [[route]]
@@ -77,8 +78,9 @@ directives! {
     /// cache = { grace = "10m" }
     /// ```
     ///
-    /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` count as their RFCs say. A response says in
-    /// `Cache-Status` what became of it. Requests that wait for the same response wait together for one.
+    /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` are handled as their RFCs specify.
+    /// `Cache-Status` in a response tells how the cache handled the request. Concurrent requests for the same
+    /// response are combined into one.
     CachePolicy in "`cache` of a site or route", check policy_agrees {
         /// Time for which a stale response is used while the origin cannot be reached, unless the origin
         /// forbids that (`must-revalidate`, `s-maxage`).

@@ -131,7 +131,8 @@ directives! {
         "header" header: Vec<(String, ValuePattern)> = {}, HEADERS;
         /// Condition: query parameters, as in `query` of a route.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Condition: names of cookies, one of which the request must have. `*` stands for any run of characters.
+        /// Condition: names of cookies, one of which the request must have. `*` matches any run of
+        /// characters.
         "cookie" cookie: Vec<ValuePattern> = absent("with cookies and without"), NAMES;
         /// Condition: media types of the response.
         "type" types: Vec<String> = absent("every type"), TYPES;
@@ -162,8 +163,8 @@ directives! {
         /// Fields of responses that do not count: `"Cache-Control"` (and `CDN-Cache-Control`), `"Expires"`, `"Vary"` (all but
         /// `Accept-Encoding` in it). Clients get them all the same.
         "ignore" ignore: Option<Vec<IgnoredField>> = absent("none"), Maybe(FIELDS);
-        /// Cookies that are removed from requests that ask for what may be stored, and from their responses: `true` for all,
-        /// or names, in which `*` stands for any run of characters.
+        /// Cookies that are removed from requests whose responses may be stored, and from these responses:
+        /// `true` for all, or names, in which `*` matches any run of characters.
         "strip_cookies" strip_cookies: Option<StripCookies> = absent("none"), Maybe(Toggle {
             on: Some(|| StripCookies::All),
             off: || StripCookies::None,
@@ -177,8 +178,8 @@ directives! {
         "set_cookie" stores_cookies: Option<bool> = absent("as `cache` has it"), Maybe(Flag);
         /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies: everyone gets what was made for one then.
         "with_cookies" with_cookies: Option<bool> = absent("false"), Maybe(Flag);
-        /// Whether responses to requests with `Authorization` may be stored although they do not say so: everyone gets what was
-        /// made for one then, unless `key` has that field.
+        /// Whether responses to requests with `Authorization` may be stored without the origin's permission.
+        /// Everyone then gets the response made for one user, unless `key` has that field.
         "with_authorization" with_authorization: Option<bool> = absent("false"), Maybe(Flag);
     }
     held {

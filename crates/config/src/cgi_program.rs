@@ -22,9 +22,10 @@ directives! {
     /// cgi  = "/srv/cgi-bin"
     /// ```
     ///
-    /// In a folder, the path below the route's names the program, and what is behind it is `PATH_INFO`. A program has to be an
-    /// executable file within the folder; symbolic links are followed as long as they stay in it. Names that begin with a dot
-    /// are not found, and programs that write the whole head of the response themselves (`nph-…`) are not supported.
+    /// In a folder, the path below the route's names the program, and the rest of the path is `PATH_INFO`. A
+    /// program must be an executable file within the folder; symbolic links are followed as long as they stay
+    /// in it. Names that begin with a dot are not found. Programs that write the whole head of the response
+    /// themselves (`nph-…`) are not supported.
     Cgi in "`cgi`" {
         /// The folder of the programs, or one program.
         "root" root: PathBuf = required(""), PathShape("a folder or a program");

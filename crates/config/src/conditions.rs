@@ -45,7 +45,8 @@ directives! {
 }
 
 directives! {
-    /// Requests that a route is not for: those that meet all of these conditions, which mean what they mean in a route.
+    /// Requests that a route does not match: those that meet all of these conditions. The conditions have the
+    /// same meaning as in a route.
     ConditionSet in "`not`", check excludes_some {
         /// Paths, one of which must match.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;

@@ -28,9 +28,10 @@ pub enum TokenRole {
 }
 
 directives! {
-    /// The listener of those who operate the server: `GET /metrics` is for Prometheus, `GET /v1/status` is what `komainu status
-    /// --json` prints, and below `/v1/` is the control API. Whoever reaches it can read figures and states, unless `open = false`: choose
-    /// an address of this machine or of a network of your own. Everything else needs a Unix socket, or over TCP a token or a client's certificate.
+    /// The control interface for administrators: `GET /metrics` is for Prometheus, `GET /v1/status` is the
+    /// output of `komainu status --json`, and below `/v1/` is the control API. Unless `open = false`, all
+    /// clients that reach the address can read metrics and status: choose an address of this machine or of a
+    /// private network. Everything else needs a Unix socket, or over TCP a token or a client certificate.
     ///
     /// ```toml
     /// [control]

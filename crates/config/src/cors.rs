@@ -36,8 +36,8 @@ const ORIGINS: OneOrMore<Text<CorsOrigin>> = OneOrMore(Text {
 });
 
 directives! {
-    /// Cross-origin requests (the Fetch standard's CORS protocol): which pages of other origins may read responses. `true` lets all of them
-    /// read, without cookies.
+    /// Cross-origin requests (the Fetch standard's CORS protocol): the origins whose pages may read
+    /// responses. `true` allows all of them, without cookies.
     ///
     /// ```toml
     /// [[route]]
@@ -46,10 +46,11 @@ directives! {
     /// cors  = { origins = ["https://app.example", "https://*.example"], credentials = true }
     /// ```
     ///
-    /// The server answers preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) before `auth` is asked, and adds the
-    /// fields to every response of the route: files, upstream servers, applications, cached responses and errors. What upstream
-    /// servers say of `Access-Control-Allow-Origin`, `-Credentials` and `-Expose-Headers` is replaced. `Vary: Origin` stands
-    /// wherever the response depends on the origin.
+    /// The server answers preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) before
+    /// `auth` is checked. It adds the fields to every response of the route: files, upstream servers,
+    /// applications, cached responses and errors. `Access-Control-Allow-Origin`, `-Credentials` and
+    /// `-Expose-Headers` of upstream servers are replaced. `Vary: Origin` is added wherever the response
+    /// depends on the origin.
     Cors in "`cors` of a site or route", check cors_agrees {
         /// Origins that may read: scheme, host and port, as browsers write them; `*.` stands for every name below a domain; `"*"` is all.
         "origins" origins: Vec<CorsOrigin> = ["*"], ORIGINS;

@@ -41,7 +41,8 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Crawlers>>> {
 }
 
 directives! {
-    /// Crawlers: which are refused, by name and by what they do, and what robots.txt says. A list of names stands for `deny`.
+    /// Crawlers: which are refused, by name and by behaviour, and the contents of robots.txt. A list of names
+    /// stands for `deny`.
     ///
     /// ```toml
     /// [[site]]
@@ -52,8 +53,9 @@ directives! {
     /// proxy = "http://127.0.0.1:3000"
     /// ```
     ///
-    /// A name is the product token of a request's `User-Agent` (`GPTBot/1.2` is `GPTBot`), in any case. It is what a client says of
-    /// itself: whoever lies passes `deny`, and meets `pages` and `trap`. `/robots.txt` is answered to everybody.
+    /// A name is the product token of a request's `User-Agent` (`GPTBot/1.2` is `GPTBot`), in any case.
+    /// Clients can send any name: one with a false name passes `deny`, but `pages` and `trap` apply to it.
+    /// `/robots.txt` is answered to all clients.
     Crawlers in "`crawlers`", check crawlers_agree {
         /// Crawlers that get 403: the groups `"ai-training"`, `"ai-search"`, `"ai-user"` and `"seo"`, names of the list
         /// (`crates/config/data/crawlers.txt` of the source has it, with the source of each name), and `"name:TOKEN"` for others.
@@ -64,9 +66,9 @@ directives! {
         "robots" robots: bool = true, Flag;
         /// Paths that robots.txt forbids to all crawlers.
         "disallow" disallow: Vec<String> = absent("none"), OneOrMore(Text { what: "a path such as \"/search\"", parse: robots_path });
-        /// A path that robots.txt forbids and that no visitor opens, because links to it are not shown: the network of a client that
-        /// asks for it gets 403 for `trap_time`. Requests that a page of another site has made a browser send do not count
-        /// (`Sec-Fetch-Site`).
+        /// A path that robots.txt forbids and that no visitor opens, because links to it are not shown. The
+        /// network of a client that requests it gets 403 for `trap_time`. Requests that a page of another
+        /// site has made a browser send do not count (`Sec-Fetch-Site`).
         "trap" trap: Option<String> = absent("none"), Maybe(Text { what: "a path such as \"/do-not-follow\"", parse: robots_path });
         /// Time for which a network that requested `trap` gets 403.
         "trap_time" trap_time: Duration = "10m", Time { min: Duration::from_secs(1), max: Duration::from_secs(86_400) };

@@ -65,7 +65,8 @@ directives! {
     /// `limits.memory`, of which it takes at most an eighth. A change discards the dictionaries: clients then
     /// get other codings until they have new ones.
     DictionaryStore in "`[dictionaries]`" {
-        /// Bytes of dictionaries and of what was compressed with them. Those that were used least recently leave first.
+        /// Bytes of dictionaries and of responses compressed with them. The least recently used are removed
+        /// first.
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 64 * GIB };
         /// Versions of one URL that are kept.
         "versions" versions_max: u32 = 4, Count { min: 1, max: 1000 };

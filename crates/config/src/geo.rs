@@ -7,7 +7,8 @@ use crate::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
 use std::path::PathBuf;
 
 directives! {
-    /// Countries of clients: a local file that says which networks are where. The server never asks another one.
+    /// Countries of clients, from a local file that maps networks to countries. The server never queries
+    /// another one.
     ///
     /// ```toml
     /// [geo]
@@ -19,9 +20,10 @@ directives! {
     /// proxy   = "http://127.0.0.1:3000"
     /// ```
     ///
-    /// `country` is a condition of routes and of `when`; `$country` is the code in header fields, redirects, maps, bodies and access logs,
-    /// empty where it is not known. The address is the one that `trusted_proxies` report, where they do. A reload reads the file again; one that
-    /// is broken then leaves the countries of before, and the log says so.
+    /// `country` is a condition of routes and of `when`; `$country` is the code in header fields, redirects,
+    /// maps, bodies and access logs, and empty if unknown. The address is the one that `trusted_proxies`
+    /// report, if they do. A reload reads the file again. If the file is broken, the previous countries stay
+    /// in use, and the log reports it.
     Geo in "`[geo]`" {
         /// A file in MaxMind's format (`.mmdb`) with countries, such as GeoLite2-Country, GeoLite2-City or DB-IP's country file; up to 256 MiB. It
         /// is read once, at the start and by a reload.

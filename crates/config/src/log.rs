@@ -145,9 +145,9 @@ directives! {
         "access" access: AccessLog = "json", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
-        /// Parameters of queries whose values are logged as `***`, besides those that `[log]` names.
+        /// Query parameters whose values are logged as `***`, besides those in `[log]`.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
-        /// Fields of requests of which `$http_NAME` is logged as `***`, besides those that `[log]` names.
+        /// Request fields of which `$http_NAME` is logged as `***`, besides those in `[log]`.
         "mask_headers" mask_headers: Vec<String> = [], HEADERS;
         /// Requests that are logged.
         "only" only: LogCondition = {}, table();

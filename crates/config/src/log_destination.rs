@@ -46,7 +46,8 @@ const UDP_PORT: u16 = 514;
 const TCP_PORT: u16 = 601;
 
 directives! {
-    /// A syslog server, which gets each line as a message by RFC 5424. `"syslog"` alone as the destination is the one of this machine.
+    /// A syslog server, which gets each line as a message by RFC 5424. `"syslog"` alone is the syslog server
+    /// of this machine.
     ///
     /// ```toml
     /// [[logs]]
@@ -54,7 +55,8 @@ directives! {
     /// file = { syslog = "tcp://logs.example.com:601", facility = "local7" }
     /// ```
     ///
-    /// While it cannot be reached, lines wait for it (8 MiB), and stderr says so; those for UDP are lost. A line longer than 8 KiB is cut.
+    /// While the server cannot be reached, lines are buffered (8 MiB), and stderr reports it; lines for UDP
+    /// are lost. A line longer than 8 KiB is truncated.
     Syslog in "a log's destination (syslog)" {
         /// Address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"`
         /// (octet counting).

@@ -93,7 +93,7 @@ directives! {
         "keep_alive" keep_alive: KeepAlive = {}, Toggle { on: None, off: KeepAlive::none, shape: table() };
         /// Timeouts.
         "timeouts" timeouts: ProxyTimeouts = {}, table();
-        /// When a request is sent again; `false` never.
+        /// Conditions for sending a request again; `false` never.
         "retry" retry: Retry = {}, Toggle { on: None, off: Retry::none, shape: table() };
         /// When a failing server is ejected: it gets no requests for a time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };

@@ -82,8 +82,9 @@ pub(crate) fn limits() -> impl Shape<Out = Vec<RateLimit>> {
 }
 
 directives! {
-    /// A limit on how often a client may ask, or on how many of its requests are answered at the same time; or whatever else requests
-    /// are counted by. A rate alone stands for `rate`; a list is several limits, all of which a request has to meet.
+    /// A limit on the request rate of a client, or on its concurrent requests; `key` selects another key than
+    /// the client. A rate alone stands for `rate`. A list is several limits, all of which a request must
+    /// meet.
     ///
     /// ```toml
     /// [[route]]
@@ -100,9 +101,10 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Requests are counted on all threads together, exactly (a token bucket, as GCRA): `burst` of them, and one more, pass at once;
-    /// after that one each time that `rate` gives. What is refused is not counted. A site's limits are shared by its routes and
-    /// come before theirs. A reload that leaves a limit as it is keeps its counts; a restart does not.
+    /// Requests are counted exactly, on all threads together (a token bucket, as GCRA): `burst` requests, and
+    /// one more, pass at once; after that they pass at `rate`. Refused requests are not counted. A site's
+    /// limits are shared by its routes and applied before theirs. A reload that leaves a limit unchanged
+    /// keeps its counts; a restart does not.
     RateLimit in "`limit` of a site or route", check rate_agrees {
         /// Requests in a time: `"10/s"`, `"300/5m"`, `"1000/h"`; 1 to 1,000,000 in 1 ms to 1 day.
         "rate" rate: Option<Rate> = absent("none: `concurrent` is the limit"), Maybe(RATE);
@@ -140,8 +142,8 @@ directives! {
         "shared" shared: bool = false, Flag;
         /// Clients that are not limited, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Keys that are remembered, with 34 to 69 bytes each. Where more ask at the same time, those are forgotten that have
-        /// asked least.
+        /// Number of keys that are remembered, with 34 to 69 bytes each. If more are active at the same time,
+        /// those with the fewest requests are forgotten.
         "keys" keys_max: u32 = 100_000, Count { min: 1000, max: 10_000_000 };
         /// The limit's name in `RateLimit`, in metrics and in the log.
         "name" name: Option<String> = absent("its `key`"), Maybe(Text { what: "a name", parse: name });

@@ -20,7 +20,8 @@ const GROWTH_MAX: usize = 64;
 const TO_BYTES_MAX: usize = 16 * 1024;
 
 directives! {
-    /// A text that is put in place of another in the bodies of responses, while they pass; nginx calls it `sub_filter`.
+    /// A text that replaces another in the bodies of responses, as they are sent; nginx calls it
+    /// `sub_filter`.
     ///
     /// ```toml
     /// [[route]]
@@ -31,10 +32,11 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Where several texts begin at one place, the first rule counts; what was put in is not searched again. The route's requests say
-    /// `Accept-Encoding: identity` to upstream servers, applications and files; `compress` compresses what was edited. Sent as they are: coded
-    /// bodies, parts (206), and responses with `no-transform` or a digest of their bytes. An edited response has no length, no
-    /// `Last-Modified` and no ranges, and its `ETag` is weak. The cache stores bodies as they were.
+    /// If several texts begin at one place, the first rule applies; replacements are not searched again. The
+    /// route's requests have `Accept-Encoding: identity` for upstream servers, applications and files;
+    /// `compress` compresses the edited response. Not edited: coded bodies, parts (206), and responses with
+    /// `no-transform` or a digest of their bytes. An edited response has no length, no `Last-Modified` and no
+    /// ranges, and its `ETag` is weak. The cache stores the original bodies.
     BodyEdit in "`replace` of a site or route", check replacement_agrees {
         /// The text that is replaced, byte by byte: up to 1 KiB.
         "from" from: String = required(""), Text { what: "a text", parse: from_text };

@@ -62,11 +62,12 @@ directives! {
     /// files = "public"
     /// ```
     Config in "the file's top level", check config_agrees {
-        /// Files whose directives belong to this one too, by name or by pattern (`"sites/*.toml"`, in the order of their
-        /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist; a pattern
-        /// that no file matches is warned of, unless its folder is there and empty. Their
-        /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
-        /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
+        /// Files to include, by name or by pattern (`"sites/*.toml"`, in the order of their names), relative
+        /// to the folder of the file that names them. A name without `*`, `?` and `[` must exist. A pattern
+        /// that matches no file causes a warning, unless its folder exists and is empty. Sites, routes and
+        /// other lists of included files follow those of this file. A table may take directives from several
+        /// files, and no directive may be given twice. Relative paths in included files are relative to the
+        /// folder of the first file.
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
         /// Addresses to listen on, or tables with more settings. Sites answer at all of them, but those that have `listen` themselves.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
@@ -79,7 +80,8 @@ directives! {
         "group" group: Option<String> = absent("that of `user`"), Maybe(AccountName { is_group: true });
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
-        /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.
+        /// Clients whose responses have `Server-Timing`, by address. The field reveals which servers are
+        /// behind this one, and the cost of requests.
         "server_timing" server_timing: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
         /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
@@ -100,9 +102,10 @@ directives! {
         /// applications and upstream servers get them; `%252F` is another path, and stays `%252F`. An upstream server that
         /// decodes them then sees another path than the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
-        /// Whether requests without TLS are redirected to `https://` (308), where their site has `tls` and an address speaks it;
-        /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
-        /// TLS. A site's own `redirect_https` takes precedence.
+        /// Whether requests without TLS are redirected to `https://` (308), if their site has `tls` and an
+        /// address speaks it. Not redirected: `/.well-known/acme-challenge/`, requests over Unix sockets, and
+        /// requests that a trusted proxy has received through TLS. A site's own `redirect_https` takes
+        /// precedence.
         "redirect_https" redirect_https: bool = true, Flag;
         /// Whether `//` in a path is one slash for routes and files. If not, `/a//b` and `/a/b` are different paths, and
         /// `files` finds nothing at `/a//b`; slashes at the start are always merged. Applications, upstream servers and
@@ -129,7 +132,7 @@ directives! {
         "log" log: Log = {}, table();
         /// Further access logs.
         "logs" logs: Vec<RequestLog> = [], List(table());
-        /// The listener of those who operate the server.
+        /// The control interface for administrators.
         "control" control: Control = {}, table();
         /// The cache of open files.
         "open_files" open_files: OpenFiles = {}, table();
@@ -142,9 +145,10 @@ directives! {
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
-        /// Directives that several sites or routes share, by name: `[snippet.NAME]` has directives of a site or of a route, which those
-        /// have that write `use = "NAME"`. What a site or route says itself counts; tables are joined key by key, and lists of
-        /// tables become longer. No directive may be in two snippets that are used together.
+        /// Directives shared by several sites or routes, by name: `[snippet.NAME]` has directives of a site
+        /// or of a route, and applies to those with `use = "NAME"`. Directives of the site or route itself
+        /// take precedence; tables are joined key by key, and lists of tables are concatenated. No directive
+        /// may be in two snippets that are used together.
         ///
         /// ```toml
         /// [snippet.api]
@@ -206,9 +210,10 @@ directives! {
         /// nothing for a second; if there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
-        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once, before a byte is read
-        /// of them, also those whose TLS handshake has not ended. Connections of `trusted_proxies` and of Unix sockets are not
-        /// counted; those that come with a PROXY protocol header are counted by the client that it names. 0 for no limit.
+        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. Further ones are
+        /// closed before a byte is read from them. Connections whose TLS handshake has not ended count too.
+        /// Connections of `trusted_proxies` and of Unix sockets are not counted; those with a PROXY protocol
+        /// header are counted by the client that it names. 0 for no limit.
         "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
         /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
         /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,

@@ -25,7 +25,8 @@ pub(crate) fn faults() -> impl Shape<Out = Vec<InjectedFault>> {
 }
 
 directives! {
-    /// Copies of requests for other servers, whose responses are dropped. A URL alone stands for `to`.
+    /// Copies of requests that are sent to other servers, whose responses are discarded. A URL alone stands
+    /// for `to`.
     ///
     /// ```toml
     /// [[route]]
@@ -34,9 +35,10 @@ directives! {
     /// mirror = { to = "http://127.0.0.1:4000", share = "10%" }
     /// ```
     ///
-    /// The client's request is served as if there were no copy: it waits for none, and fails for none. A copy is made of what the route
-    /// has admitted, with `X-Mirrored: 1`, whatever answers the request (a cache too); none is made of a request that has this field.
-    /// It leaves once the request's body has been read. A response is read up to 64 KiB and dropped.
+    /// The client's request neither waits for a copy nor fails because of one. Copies are made of requests
+    /// that the route has admitted, with `X-Mirrored: 1`, whatever answers the request (a cache too);
+    /// requests that have this field are not copied. A copy is sent once the request's body has been read. A
+    /// response is read up to 64 KiB and discarded.
     Mirror in "`mirror`" {
         /// The servers: a URL, a list, or a table as of `proxy`, which may name a group (`{ upstream = "NAME" }`).
         "to" to: Proxy = required(""), Proxied;
@@ -58,8 +60,9 @@ directives! {
 }
 
 directives! {
-    /// A fault, so that a test shows what clients do when this server or what is behind it is slow or fails. There is none unless it is
-    /// written, and every start warns of it. Of several, each request gets the first one that applies.
+    /// An injected fault, to test how clients behave when this server or its upstream servers are slow or
+    /// fail. Each start warns of configured faults. If there are several, each request gets the first one
+    /// that applies.
     ///
     /// ```toml
     /// [[route]]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 directives! {
-    /// A Redis or Valkey server in which servers count together the limits that have `shared = true`.
+    /// A Redis or Valkey server through which servers share the counts of limits with `shared = true`.
     ///
     /// ```toml
     /// [limits.shared]
@@ -21,8 +21,9 @@ directives! {
     /// limit = { rate = "100/s", key = "header:X-Api-Key", shared = true }
     /// ```
     ///
-    /// No request waits for it: each server decides by what it knows, and a thread of its own exchanges counts every `interval`. While the
-    /// other is away, each server keeps its own limit, and the log says so. Redis gets digests of keys (SHA-256), not the keys.
+    /// No request waits for it: each server decides by the counts it has, and a separate thread exchanges
+    /// counts every `interval`. While the Redis server is unavailable, each server keeps its own limit, and
+    /// the log reports it. Redis gets digests of keys (SHA-256), not the keys.
     SharedLimits in "`[limits.shared]`" {
         /// Address of the Redis server: `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
         "redis" redis: String = required(""), Text { what: "an address such as \"redis://127.0.0.1:6379\"", parse: redis };

@@ -110,8 +110,8 @@ directives! {
         /// Whether `error_pages` are sent in place of errors of applications and upstream servers too, for the statuses that have one;
         /// nginx calls it `proxy_intercept_errors`. `WWW-Authenticate`, `Retry-After` and `Allow` of the response stay.
         "intercept_errors" intercept_errors: Option<bool> = false, Maybe(Flag);
-        /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
-        /// TLS, `listen` says.
+        /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none.
+        /// `listen` defines which addresses use TLS.
         "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
         /// Whether requests without TLS are redirected to `https://`, as at the top of the file.
         "redirect_https" redirect_https: Option<bool> = absent("as the server has it"), Maybe(Flag);
@@ -119,8 +119,8 @@ directives! {
         /// the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
         /// Whether responses carry `X-Content-Type-Options: nosniff`, `X-Frame-Options: SAMEORIGIN` and
-        /// `Referrer-Policy: strict-origin-when-cross-origin`, in place of what applications and upstream servers say there.
-        /// `response_headers` changes or removes them one by one.
+        /// `Referrer-Policy: strict-origin-when-cross-origin`. They replace those of applications and
+        /// upstream servers. `response_headers` changes or removes them one by one.
         "security_headers" security_headers: bool = false, Flag;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
@@ -187,10 +187,11 @@ directives! {
         /// `rewrite`, `respond` and header fields, percent-encoded. Regular expressions have RE2's syntax, without look-around and
         /// backreferences, are of bytes and ASCII, and take linear time.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
-        /// Another path, and perhaps a query, for the action of the route: files, applications and upstream servers get it in place of
-        /// the client's; `REQUEST_URI` stays what the client sent. It may have the variables of `redirect`. Without a `?`
-        /// the query stays; with one, it is what stands there (`?id=$id&$args`). A route without an action has its conditions
-        /// alone, and the search begins again from the first route, with the new path; after 10 rounds the answer is 500.
+        /// Another path, and perhaps a query, for the action of the route: files, applications and upstream
+        /// servers get it in place of the client's; `REQUEST_URI` stays what the client sent. It may contain
+        /// the variables of `redirect`. Without a `?` the query is unchanged; with one, it is replaced
+        /// (`?id=$id&$args`). After a route without an action, the search begins again from the first route,
+        /// with the new path; after 10 rounds the answer is 500.
         ///
         /// ```toml
         /// [[route]]
@@ -217,9 +218,9 @@ directives! {
         /// Header fields; the request must have each with a value that matches, as in `query`. Of several fields, or parameters, of one
         /// name it is enough that one matches: what follows may take another one of them.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
-        /// Pages that the request comes from (`Referer`), by host; one of them must match. `"none"` is for requests without the field,
-        /// `"~ REGEX"` for URLs without their scheme. Clients can write what they like there: this keeps other sites from showing
-        /// your images, and protects nothing.
+        /// Pages that link to or embed the resource (`Referer`), by host; one of them must match. `"none"` is
+        /// for requests without the field, `"~ REGEX"` for URLs without their scheme. Clients can send any
+        /// value: this keeps other sites from showing your images, but is not an access control.
         ///
         /// ```toml
         /// [[route]]
@@ -252,9 +253,10 @@ directives! {
         "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(brief::<ConditionSet>("path"));
         /// Snippets whose directives the route has, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
-        /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
-        /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
-        /// A network of IPv6 has no IPv4 clients: everybody is `["0.0.0.0/0", "::/0"]`.
+        /// Clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all
+        /// others get 403. The address is the one that `trusted_proxies` report, if they do. The site's
+        /// `allow` applies too. A network of IPv6 contains no IPv4 clients: `["0.0.0.0/0", "::/0"]` allows
+        /// everybody.
         ///
         /// ```toml
         /// [[route]]
@@ -329,10 +331,11 @@ directives! {
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
-        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files: a URL such as
-        /// `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings of `proxy`. A path names a script where
-        /// there is one, also with more of the path behind it (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as
-        /// they are, never those with the name of a script. All other requests are for `scripts.front`.
+        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files:
+        /// a URL such as `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings
+        /// of `proxy`. A path names a script if it exists, also with more of the path behind it
+        /// (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as they are, never those
+        /// with the name of a script. All other requests are for `scripts.front`.
         ///
         /// ```toml
         /// [[route]]

@@ -30,7 +30,7 @@ const BALANCE: Word<BalanceWord> = Word(&[
 ]);
 
 directives! {
-    /// Relays connections to upstream servers as they are: TCP without HTTP, and TLS that is not decrypted.
+    /// Relays connections to upstream servers unchanged: TCP without HTTP, and TLS that is not decrypted.
     ///
     /// ```toml
     /// [[stream]]
@@ -43,10 +43,11 @@ directives! {
     /// to     = "10.0.0.5:443"
     /// ```
     ///
-    /// Several streams may have the same address: a connection goes to the one that has the name that the client asks for by TLS
-    /// (SNI), exactly or else by the longest wildcard; otherwise to the one without `names`. If the address is in `listen` at the top
-    /// of the file too, all other connections are for the sites; otherwise they are closed. Where a stream has `names`, the client
-    /// has to begin: for its first message it has the time of `head` in `[timeouts]`, and 16 KiB.
+    /// Several streams may have the same address. A connection goes to the stream with the name that the
+    /// client requests by TLS (SNI), exactly or else by the longest wildcard; otherwise to the one without
+    /// `names`. If no stream matches and the address is in `listen` at the top of the file too, the
+    /// connection is for the sites; otherwise it is closed. If a stream has `names`, the client must send
+    /// first: its first message is limited by `head` in `[timeouts]`, and to 16 KiB.
     Stream in "`[[stream]]`", check stream_agrees {
         /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. Those of an address that is in
         /// `listen` at the top of the file are given there.
@@ -82,9 +83,10 @@ directives! {
         /// Connections of one client at the same time: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once.
         /// 0 for no limit.
         "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
-        /// The clients whose connections are relayed, by address: networks, addresses and `"unix"`; those of all others are closed.
+        /// Clients whose connections are relayed, by address: networks, addresses and `"unix"`. Connections
+        /// of all others are closed.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients whose connections are closed, even where `allow` has them.
+        /// Clients whose connections are closed, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Whether each connection has a line in the access logs when it ends.
         "log" log: bool = true, Flag;

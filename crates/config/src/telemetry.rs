@@ -36,8 +36,8 @@ pub enum HistogramForm {
 }
 
 directives! {
-    /// Metrics for a collector of OpenTelemetry, by OTLP over HTTP in its JSON encoding. What `GET /metrics` of `[control]` shows is sent
-    /// at an interval, from a thread of its own; neither needs the other.
+    /// Metrics for a collector of OpenTelemetry, by OTLP over HTTP in its JSON encoding. The metrics of `GET
+    /// /metrics` of `[control]` are sent at an interval, from a separate thread; neither needs the other.
     ///
     /// ```toml
     /// [metrics]
@@ -45,8 +45,9 @@ directives! {
     /// every = "15s"
     /// ```
     ///
-    /// Values are since the start of the server (cumulative), so that nothing is lost while the collector is away: it is tried again, with
-    /// growing pauses, or when it asks for it, and gets the values of that time.
+    /// Values are cumulative since the start of the server, so that nothing is lost while the collector is
+    /// unavailable. Sending is retried with growing pauses, or when the collector asks for it, with the
+    /// values of that time.
     CollectedMetrics in "`[metrics]`" {
         /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/metrics` is appended.
         "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
@@ -78,7 +79,8 @@ directives! {
     /// file = { otlp = "http://127.0.0.1:4318", service = "shop" }
     /// ```
     ///
-    /// Records are sent together, within about a second. While the collector cannot be reached they wait for it (8 MiB), and stderr says so.
+    /// Records are sent in batches, within about a second. While the collector cannot be reached, they are
+    /// buffered (8 MiB), and stderr reports it.
     OtlpLogs in "a log's destination (otlp)" {
         /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/logs` is appended.
         "otlp" to: String = required(""), COLLECTOR;

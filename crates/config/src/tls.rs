@@ -51,10 +51,11 @@ directives! {
         /// one's work.
         "tickets" tickets: bool = true, Flag;
         /// Files from which the keys of session tickets are derived, each of at least 32 random bytes
-        /// (`openssl rand -out ticket.key 48`). Servers that share them resume each other's sessions, and so does a server
-        /// after a restart. The keys change every 12 hours by themselves. New tickets are made with the first file; those of the others
-        /// are still accepted. Who reads such a file can decrypt recorded connections that used tickets, except for their TLS 1.3
-        /// key exchange: keep it secret, and replace it now and then.
+        /// (`openssl rand -out ticket.key 48`). Servers that share them resume each other's sessions, and so
+        /// does a server after a restart. The keys change every 12 hours by themselves. New tickets are made
+        /// with the first file; tickets of the others are still accepted. Anyone who reads such a file can
+        /// decrypt recorded connections that used tickets, except for their TLS 1.3 key exchange: keep it
+        /// secret, and replace it regularly.
         "ticket_keys" ticket_keys: Vec<PathBuf> = absent("keys of this process alone, which end with it"),
             OneOrMore(PathShape("a file"));
     }
@@ -79,9 +80,9 @@ directives! {
     /// that no site has belong to the default site; if that has no `tls`, such clients are refused
     /// (`unrecognized_name`). On a reload the files are read again.
     SiteTls in "`tls` of a site", check site_tls_agrees {
-        /// `"auto"`, or files in PEM: the certificate, followed by those of its intermediate authorities; the private key may stand in the same file.
-        /// Or folders: every `NAME.pem` or `NAME.crt` in them with its `NAME.key`, and `fullchain.pem` with `privkey.pem`,
-        /// as certbot names them.
+        /// `"auto"`, or files in PEM: the certificate, followed by its intermediate certificates; the same
+        /// file may contain the private key. Or folders: every `NAME.pem` or `NAME.crt` in them with its
+        /// `NAME.key`, and `fullchain.pem` with `privkey.pem`, as certbot names them.
         "certificate" certificate: CertificateSource = required(""), Certificates;
         /// The private keys, in the order of the certificates: PEM, in PKCS #8, SEC1 or PKCS #1, without a passphrase.
         "key" key: Vec<PathBuf> = absent("in the files of the certificates"), OneOrMore(PathShape("a file"));
@@ -91,7 +92,7 @@ directives! {
 }
 
 directives! {
-    /// Certificates of clients. Just the authority's file stands for `ca` alone.
+    /// Client certificates. The file of the authority alone stands for `ca`.
     ///
     /// ```toml
     /// [[site]]
@@ -105,8 +106,10 @@ directives! {
     /// files = "admin"
     /// ```
     ///
-    /// Header values may name what is known of them: `$tls_client_verify` (`SUCCESS` or `NONE`), `$tls_client_subject`,
-    /// `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial` and `$tls_client_fingerprint` (SHA-256). A request for this site on a connection that was made for another one with other demands is answered 421.
+    /// Header values may contain properties of the certificate: `$tls_client_verify` (`SUCCESS` or `NONE`),
+    /// `$tls_client_subject`, `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial` and
+    /// `$tls_client_fingerprint` (SHA-256). A request for this site on a connection that was made for a site
+    /// with other requirements is answered 421.
     ClientTls in "`client` of a site's `tls`" {
         /// Certificates (PEM) of the authorities that sign them.
         "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));

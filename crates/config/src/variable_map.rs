@@ -96,8 +96,8 @@ directives! {
         /// case). Values may have variables as header fields do, but no maps.
         "values" values: Vec<(MapKey, Template)> = {},
             Map { what: "texts, patterns and regular expressions", key: MapKey::parse, value: RESULT };
-        /// Values by network, where the text is an IP address, such as `$remote_addr`: that of the smallest network which has it. They come
-        /// after texts without a pattern; nginx calls such a map `geo`.
+        /// Values by network, if the text is an IP address, such as `$remote_addr`: the smallest network that
+        /// contains it applies. They come after texts without a pattern; nginx calls such a map `geo`.
         "networks" networks: Vec<(IpNet, Template)> = {}, Map { what: "networks", key: network, value: RESULT };
         /// The value for all other texts.
         "default" default: Template = "", RESULT;
