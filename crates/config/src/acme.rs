@@ -74,8 +74,9 @@ directives! {
             ]));
         /// The DNS server that sets TXT records, by dynamic update (RFC 2136).
         "dns" dns: Option<AcmeDns> = absent("none"), Maybe(table::<AcmeDns>());
-        /// The command that sets TXT records, where `dns` does not: a program, or a list of it and its arguments. It is called with `add` or
-        /// `remove`, the record's name and its value, and ends once the authority will see the change.
+        /// Command that sets TXT records, if `dns` does not: a program, or a list of it and its arguments. It
+        /// is called with `add` or `remove`, the record's name and its value. It must exit only when the
+        /// authority can see the change.
         "dns_hook" dns_hook: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
         /// URL that confirms names that clients request and no site lists, for sites with `tls = "auto"` and
@@ -89,7 +90,7 @@ directives! {
         "state" state: Option<PathBuf> =
             absent("$STATE_DIRECTORY, or /var/lib/komainu started as root, or else ~/.local/state/komainu"),
             Maybe(PathShape("a folder"));
-        /// Certificates (PEM) that are trusted for directories, beside those that the system trusts.
+        /// Certificates (PEM) that are trusted for directories, besides those that the system trusts.
         "ca" ca: Option<PathBuf> = absent("none"), Maybe(PathShape("a file"));
     }
 }
@@ -119,11 +120,11 @@ directives! {
     /// `tsig-keygen komainu > dns.key` makes such a file for BIND, whose configuration includes it and has
     /// `update-policy { grant komainu zonesub TXT; };` in the zone.
     AcmeDns in "`dns` of `[acme]`" {
-        /// The zone's primary server: a name or an IP address, with its port where that is not 53.
+        /// Primary server of the zone: a name or an IP address, with its port if it is not 53.
         "server" server: DnsAddress = required(""),
             Text { what: "a server such as \"ns1.example.com\" or \"192.0.2.1:5353\"", parse: dns_address };
-        /// The file of the key: the secret in base64, or a `key` statement as `tsig-keygen` prints it, which says the key's name
-        /// and algorithm too.
+        /// File of the key: the secret in base64, or a `key` statement as `tsig-keygen` prints it, which
+        /// contains the key's name and algorithm too.
         "secret_file" secret_file: PathBuf = required(""), PathShape("a file");
         /// The key's name.
         "key" key: Option<String> = absent("as `secret_file` says"), Maybe(Text { what: "a key's name", parse: word });

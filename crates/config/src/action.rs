@@ -236,7 +236,8 @@ directives! {
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |branch, files| branch.action = Action::Files(Box::new(files));
-        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
+        /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
+        /// are forwarded.
         "proxy" = Proxied => |branch, proxy| branch.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |branch, app| branch.otherwise = Some(Action::App(Box::new(app)));
@@ -256,7 +257,7 @@ impl Branch {
     }
 }
 
-/// Settles what stands in the table of a route or branch: one action, or `files` with a fallback.
+/// Checks the table of a route or branch: it must have one action, or `files` with a fallback.
 pub(crate) fn actions_agree(
     (action, otherwise): (&mut Action, &mut Option<Action>),
     (what, names): (&str, &[&str]),

@@ -1,4 +1,4 @@
-//! Applications: what the server starts, how many workers there are, and how long they live.
+//! Applications: how they are started, the number of workers, and their lifetimes.
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::check::{Checker, InvalidValue};
@@ -167,7 +167,7 @@ pub enum Lifespan {
     Auto,
     /// Required.
     On,
-    /// There is none.
+    /// Not used.
     Off,
 }
 

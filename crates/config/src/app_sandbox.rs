@@ -25,8 +25,9 @@ directives! {
     /// network = false
     /// ```
     AppSandbox in "`sandbox` of an application" {
-        /// Files and folders that they may read, and everything below them. In addition to the application's folder, its
-        /// virtual environment, what is in `write`, the system's own folders, such as `/usr` and `/etc`, and `/dev/null` and its like.
+        /// Files and folders that the processes may read, and everything below them. Always readable: the
+        /// application's folder, its virtual environment, the paths in `write`, the system's own folders,
+        /// such as `/usr` and `/etc`, and `/dev/null` and similar devices.
         "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
         /// Files and folders that they may write to, and everything below them. A path that does not exist when the
         /// application starts is not granted. Temporary files have a folder of their own (TMPDIR), unless the usual one is granted here.
@@ -45,7 +46,7 @@ directives! {
     }
 }
 
-/// Adds to each sandbox what the others may write to.
+/// Adds to each sandbox the paths that other sandboxes can write to.
 pub(crate) fn share_written_paths<'a>(sandboxes: impl Iterator<Item = &'a mut AppSandbox>) {
     let sandboxes: Vec<_> = sandboxes.collect();
     let written: Vec<Vec<PathBuf>> = sandboxes.iter().map(|sandbox| sandbox.write.clone()).collect();

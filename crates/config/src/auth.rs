@@ -61,8 +61,8 @@ directives! {
         "jwt" jwt: Option<JwtAuth> = absent("no tokens"), Maybe(table());
         /// Signed URLs.
         "signed" signed: Option<SignedAuth> = absent("no signed URLs"), Maybe(table());
-        /// Fields of the server's answer that upstream servers and applications get in the request. What a client sends under such a
-        /// name, in any spelling, is always removed.
+        /// Fields of the server's answer that upstream servers and applications get in the request. Fields of
+        /// these names, in any spelling, are always removed from the client's request.
         "response_headers" response_headers: Vec<String> = [], IDENTITY_FIELDS;
         /// Maximum time for the whole exchange with the server.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(300) };
@@ -80,8 +80,9 @@ directives! {
         /// none.
         "remember" remember: Option<Duration> = absent("`1m` for passwords, and no answers"),
             Maybe(Time { min: Duration::ZERO, max: Duration::from_secs(3600) });
-        /// The fields of a request by which an answer of the server is remembered, beside the client's address, the method and the whole
-        /// URL: all that its answer depends on.
+        /// Request fields that are part of the key under which an answer of the server is remembered, besides
+        /// the client's address, the method and the whole URL. They must include all fields that the answer
+        /// depends on.
         "remember_by" remember_by: Vec<String> = ["Cookie", "Authorization"], REQUEST_FIELDS;
     }
 }
@@ -99,7 +100,7 @@ pub enum AuthKind<'a> {
     Signed(&'a SignedAuth),
 }
 
-/// The directives that say how, and those that belong to them alone.
+/// Directives that select the method, each with the directives that belong to it alone.
 const KINDS: [(&str, &[&str]); 4] = [
     ("basic", &["realm", "failures", "remember"]),
     ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),

@@ -59,15 +59,16 @@ directives! {
         "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
         /// Maximum difference between the clocks of the issuer and this server.
         "leeway" leeway: Duration = "30s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
-        /// Claims that a token must have, each with one of these values, or in a list of its own one of them. Dots lead into objects.
+        /// Claims that a token must have, each with one of these values; if the claim is a list, it must
+        /// contain one of them. Dots lead into objects.
         "claims" claims: Vec<(String, Vec<String>)> = {}, CLAIMS;
-        /// Fields of the request that upstream servers and applications get, from claims; lists with commas. What a client sends under such a
-        /// name, in any spelling, is always removed.
+        /// Request fields that upstream servers and applications get, from claims; lists with commas. Fields
+        /// of these names, in any spelling, are always removed from the client's request.
         "headers" headers: Vec<(String, String)> = {}, HEADERS;
-        /// A cookie that has the token where there is no `Authorization`.
+        /// Cookie with the token, used if there is no `Authorization`.
         "cookie" cookie: Option<String> = absent("none"), Maybe(Text { what: "the name of a cookie", parse: parameter });
-        /// Query parameter with the token, if neither `header` nor cookie has one. URLs appear in logs and
-        /// histories.
+        /// Query parameter with the token, used if there is neither `Authorization` nor the cookie. URLs
+        /// appear in logs and histories.
         "query" query: Option<String> = absent("none"), Maybe(Text { what: "the name of a parameter", parse: parameter });
         /// Time after which the keys are fetched again.
         "refresh" refresh: Duration = "1h", Time { min: Duration::from_secs(10), max: Duration::from_secs(604_800) };
@@ -75,8 +76,9 @@ directives! {
 }
 
 directives! {
-    /// Signed URLs: whoever has one may ask for its path until its time; others get 403, and 410 after it. `komainu sign-url` makes one; see
-    /// [Signed URLs](auth.md#signed-urls) for other languages.
+    /// Signed URLs: a signed URL gives access to its path until it expires. Requests without a valid
+    /// signature get 403; expired ones get 410. `komainu sign-url` makes one; see [Signed
+    /// URLs](auth.md#signed-urls) for other languages.
     ///
     /// ```toml
     /// [[route]]

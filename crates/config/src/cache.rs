@@ -1,4 +1,4 @@
-//! The cache of responses: its store, and what a route decides.
+//! The cache of responses: its store, and the policy of a route.
 
 use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
@@ -37,7 +37,8 @@ directives! {
     /// cache = true
     /// ```
     CacheStore in "`[cache]`" {
-        /// Bytes of stored responses, with their keys and header fields. Those that are asked for least leave first.
+        /// Bytes of stored responses, with their keys and header fields. The least requested are removed
+        /// first.
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 1024 * GIB };
         /// Content of the largest response that is stored; at most a sixteenth of `memory`.
         "object" object_bytes_max: u64 = "4MiB", Size { min: KIB, max: 64 * GIB };
@@ -62,7 +63,8 @@ directives! {
         /// The folder. Started as root, the server makes it, for the user that it runs as; a change needs a restart while
         /// `sandbox` is on.
         "path" path: PathBuf = required(""), PathShape("a folder");
-        /// Bytes of the disk that it may take, in whole blocks. Those that were stored first and not used since leave first.
+        /// Bytes of disk space, in whole blocks. The oldest responses that were not used since are removed
+        /// first.
         "size" bytes_max: u64 = "1GiB", Size { min: MIB, max: 1 << 50 };
     }
 }
@@ -85,15 +87,15 @@ directives! {
         /// Time for which a stale response is used while the origin cannot be reached, unless the origin
         /// forbids that (`must-revalidate`, `s-maxage`).
         "grace" grace: Duration = "1h", Time { min: Duration::ZERO, max: DAY };
-        /// The longest time that a response with `Last-Modified`, which says nothing of its freshness, counts as fresh; it is
-        /// a tenth of its age.
+        /// Maximum heuristic freshness of a response with `Last-Modified` that does not specify its
+        /// freshness. The heuristic is a tenth of its age.
         "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
         /// Clients that may purge by HTTP, with the method `PURGE`.
         "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
             Maybe(table());
-        /// Rules, in order: what differs for some requests and responses. See `[[route.cache.rule]]`.
+        /// Rules, in order: exceptions for some requests and responses. See `[[route.cache.rule]]`.
         "rule" rules: Vec<CacheRule> = [], List(table());
     }
 }
@@ -111,7 +113,8 @@ fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Looks whether the rules of a site, or of a route with these paths, give everybody the pages of one.
+/// Checks that the rules of a site, or of a route with these paths, do not share personal pages with all
+/// clients.
 pub(crate) fn pages_agree(
     cache: &Option<Option<CachePolicy>>,
     paths: &[PathPattern],

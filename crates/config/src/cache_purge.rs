@@ -1,4 +1,4 @@
-//! Purges by HTTP: who may make them.
+//! Purging by HTTP: the clients that may purge.
 
 use crate::check::{Checker, InvalidValue};
 use crate::network::{SOURCE, TrustedSource};

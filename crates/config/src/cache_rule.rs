@@ -1,4 +1,4 @@
-//! Rules of the cache: for which requests and responses what differs.
+//! Rules of the cache: exceptions for some requests and responses.
 
 use crate::check::{Checker, InvalidValue};
 use crate::compress::type_pattern;
@@ -97,8 +97,9 @@ const FIELDS: OneOrMore<Word<IgnoredField>> = OneOrMore(Word(&[
 ]));
 
 directives! {
-    /// A rule of the cache: what differs for requests and responses that meet all of its conditions. A directive counts in the
-    /// first rule that applies and has it, so several rules may apply to one response.
+    /// A rule of the cache: settings for requests and responses that meet all of its conditions. Each
+    /// directive is taken from the first rule that applies and has it, so several rules may apply to one
+    /// response.
     ///
     /// ```toml
     /// [[route]]
@@ -148,7 +149,7 @@ directives! {
         /// are those with `Set-Cookie`, or those to requests with `Authorization`. Responses to requests with
         /// cookies are stored only if the origin itself allows it (see `with_cookies`).
         "ttl" ttl: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// The same for responses that say nothing of their freshness, in place of a guess.
+        /// Like `ttl`, for responses that do not specify their freshness, in place of the heuristic.
         "default_ttl" default_ttl: Option<Duration> = absent("see `heuristic`"), LIFETIME;
         /// As `grace` of `cache`.
         "grace" grace: Option<Duration> = absent("as `cache` has it"), LIFETIME;
@@ -176,7 +177,8 @@ directives! {
         "min_uses" min_uses: Option<u32> = absent("1"), Maybe(Count { min: 1, max: 1000 });
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: Option<bool> = absent("as `cache` has it"), Maybe(Flag);
-        /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies: everyone gets what was made for one then.
+        /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies. Everyone then gets
+        /// the response made for one user.
         "with_cookies" with_cookies: Option<bool> = absent("false"), Maybe(Flag);
         /// Whether responses to requests with `Authorization` may be stored without the origin's permission.
         /// Everyone then gets the response made for one user, unless `key` has that field.
@@ -196,8 +198,8 @@ directives! {
     /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`. A URL has at most 16
     /// of them; variants by `Vary` are counted separately.
     CacheKey in "`key` of a cache rule", check key_agrees {
-        /// Query parameters: names, in which `*` stands for any run of characters; `true` for all, `false` for none. A name
-        /// ends at `=`, a parameter at `&` alone.
+        /// Query parameters: names, in which `*` matches any run of characters; `true` for all, `false` for
+        /// none. A name ends at `=`, a parameter only at `&`.
         "query" query: QueryKey = true, Toggle { on: Some(|| QueryKey::All), off: || QueryKey::None, shape: QueryNames };
         /// Names of query parameters that are left out.
         "ignore_query" ignore_query: Vec<ValuePattern> = absent("none"), NAMES;
@@ -211,9 +213,9 @@ directives! {
         /// the only one that the origin is asked for.
         "language" language: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a language such as \"en\" or \"pt-br\"", parse: language });
-        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `User-Agent`. Requests with two of
-        /// them, or whose `Sec-CH-UA-Mobile` contradicts it, have responses of their own.
-        /// `Vary: User-Agent` does not count then.
+        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `User-Agent`. Requests with
+        /// two `User-Agent` fields, or whose `Sec-CH-UA-Mobile` contradicts it, have separate responses.
+        /// `Vary: User-Agent` is then ignored.
         "device" device: bool = false, Flag;
     }
 }
@@ -312,7 +314,7 @@ impl CacheRule {
         self.strip_cookies == Some(StripCookies::All)
     }
 
-    /// Whether its key has cookies, and those that it is for among them.
+    /// Whether the key has cookies, among them those of the rule's condition.
     fn has_key_of_its_cookies(&self) -> bool {
         let Some(key) = self.key.as_ref().filter(|_| self.has_cookie_key()) else { return false };
         let is_in_key = |name: &str| key.cookie.iter().any(|one| one == name);
@@ -377,7 +379,7 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
     errors_agree(rule, node, check);
 }
 
-/// Warns of lifetimes for errors that a request may cause by what no key holds.
+/// Warns of lifetimes of error responses that a client can cause by data outside the key.
 fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
     let of_request = |status: &StatusMatch| {
         let causes =
@@ -427,8 +429,8 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
     );
 }
 
-/// Warns of lifetimes for pages of which some people should get their own. `is_narrow` says that the route is for some paths alone: then
-/// rules that strip cookies are meant.
+/// Warns of lifetimes for pages that may be personal. `is_narrow`: the route has specific paths, so rules
+/// that strip cookies are considered intended.
 pub(crate) fn warn_of_pages_for_all(
     rules: &[CacheRule],
     nodes: &[Node],

@@ -34,7 +34,8 @@ directives! {
         /// Maximum time for a request. When it expires, or the client disconnects, the program and all that
         /// it has started get SIGTERM, and a second later SIGKILL.
         "time" time: Duration = "60s", Time { min: Duration::from_millis(100), max: Duration::from_secs(86_400) };
-        /// Environment variables of the programs, besides those of CGI and `PATH`. They get none of the server's.
+        /// Environment variables of the programs, besides those of CGI and `PATH`. The server's environment
+        /// is not passed on.
         "env" env: Vec<(String, String)> = {}, ENV;
         /// Whether response heads with faults that can be repaired are accepted, as by `lenient_heads` of `proxy`.
         "lenient_heads" lenient_heads: bool = false, Flag;

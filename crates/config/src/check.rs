@@ -44,7 +44,7 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// A snippet: where its keys and values stand, and where it is used.
+/// Snippet: the places of its keys and values, and of its uses.
 pub(crate) struct SnippetPlaces {
     pub(crate) name: String,
     pub(crate) places: Vec<TextSpan>,
@@ -81,7 +81,7 @@ pub(crate) struct Checker<'a> {
     pub(crate) groups: BTreeMap<String, Option<Node>>,
     /// Offsets of keys that their table does not define.
     pub(crate) unknown: HashSet<usize>,
-    /// The snippets of the file, and where they are used.
+    /// Snippets of the file and the places of their uses.
     pub(crate) snippets: Vec<SnippetPlaces>,
     /// The variables that the file defines.
     pub(crate) own_names: OwnNames,
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
         self.unresolved.insert(at.start);
     }
 
-    /// Whether a table has keys that were reported as unknown: what it lacks may be one of them.
+    /// Whether a table has unknown keys that were reported. A missing key may be one of them, misspelled.
     pub(crate) fn has_unknown(&self, node: &Node) -> bool {
         match &node.data {
             Data::Table(entries) => entries.iter().any(|entry| self.unknown.contains(&entry.key_at.start)),
@@ -188,7 +188,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Adds the remedy to the last finding, where that is a flag in quotes, or written as other servers write it.
+    /// Adds a remedy to the last finding if the value is a flag in quotes, or in the notation of another
+    /// server.
     pub(crate) fn help_with_flag(&mut self, node: &Node) {
         let flag = match &node.data {
             Data::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",

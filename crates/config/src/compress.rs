@@ -51,7 +51,7 @@ pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<Compre
 }
 
 directives! {
-    /// Compression while sending. Other threads than those that serve do the work.
+    /// Compression while sending, in threads separate from those that serve requests.
     Compress in "`compress`", check compress_agrees {
         /// Codings in the order of preference, for clients that accept several equally.
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));

@@ -1,4 +1,4 @@
-//! The listener of those who operate the server, and who may do what there.
+//! The control interface and the permissions of its clients.
 
 use crate::check::{Checker, InvalidValue};
 use crate::listen::{Address, Listen};
@@ -50,20 +50,22 @@ directives! {
         /// TLS over TCP: the listener's certificate and key, in files, and with `client` the authorities that sign certificates of clients.
         /// `client.required = false` lets clients without one in, as without TLS. A reload reads the files again.
         "tls" tls: Option<SiteTls> = absent("requests in the clear"), site_tls();
-        /// Whether figures and states (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP without a token. Without, each
-        /// request over TCP needs one, at least of the role `read`; only the dashboard's page, which is empty without one, is sent to everybody.
+        /// Whether metrics and status (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP
+        /// without a token. With `false`, each request over TCP needs a token, at least of the role `read`.
+        /// Only the dashboard's page, which shows nothing without a token, is sent to everybody.
         "open" is_open: bool = true, Flag;
         /// Tokens, with which the control listener can be used over TCP: `[[control.token]]`.
         "token" tokens: Vec<ControlToken> = [], List(table());
         /// Permissions of clients by their certificates, which `tls` has verified: `[[control.client]]`. The
         /// first that matches decides. If a client sends a token, the token decides instead.
         "client" clients: Vec<ControlClient> = [], List(table());
-        /// The permissions of the Unix socket, in octal digits. Who may write to it may do everything.
+        /// Permissions of the Unix socket, in octal digits. Users with write permission may do everything.
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
         /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
         "group" group: Option<String> = absent("that of the process"), Maybe(AccountName { is_group: true });
-        /// A file to which each change by the control API, and each refusal of who asks (401, 403, 429), is appended as a line of JSON; it is opened again with the logs.
+        /// Audit log: a file to which each change by the control API, and each refused request (401, 403,
+        /// 429), is appended as a line of JSON. It is opened again with the logs.
         "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
     }
 }
@@ -82,7 +84,8 @@ directives! {
 }
 
 directives! {
-    /// A client of the control listener, known by its certificate: one of `subject`, `san` and `fingerprint` says which.
+    /// A client of the control listener, identified by its certificate: by one of `subject`, `san` and
+    /// `fingerprint`.
     ///
     /// ```toml
     /// [control]
@@ -237,7 +240,7 @@ fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     }
 }
 
-/// The control listener has an address of its own.
+/// Checks that the control listener does not share an address with another listener.
 pub(crate) fn listens_apart(control: &Control, others: &[&Listen], node: &Node, check: &mut Checker) {
     let written = node.entry("control").and_then(|entry| entry.value.entry("listen"));
     let (Some(own), Some(entry)) = (&control.listen, written) else { return };

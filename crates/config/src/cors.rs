@@ -23,7 +23,7 @@ pub enum CorsOrigin {
     Below {
         /// `https://`.
         scheme: String,
-        /// `.example`, and the port where it is not the scheme's own.
+        /// `.example`, and the port if it is not the scheme's default.
         suffix: String,
     },
 }
@@ -52,13 +52,14 @@ directives! {
     /// `-Expose-Headers` of upstream servers are replaced. `Vary: Origin` is added wherever the response
     /// depends on the origin.
     Cors in "`cors` of a site or route", check cors_agrees {
-        /// Origins that may read: scheme, host and port, as browsers write them; `*.` stands for every name below a domain; `"*"` is all.
+        /// Origins that may read: scheme, host and port, as browsers write them; `*.` matches every name
+        /// below a domain; `"*"` is all.
         "origins" origins: Vec<CorsOrigin> = ["*"], ORIGINS;
         /// Methods that they may use.
         "methods" methods: Vec<String> = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], METHODS;
-        /// Fields that their requests may have, beside those that every page may send.
+        /// Fields that requests of these origins may have, besides those that every page may send.
         "headers" headers: Option<Vec<String>> = absent("all that a browser asks for"), Maybe(NAMES);
-        /// Fields of responses that their scripts may read, beside those that every script may.
+        /// Response fields that scripts of these origins may read, besides those that every script may read.
         "expose" expose: Vec<String> = [], NAMES;
         /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`.
         "credentials" credentials: bool = false, Flag;

@@ -1,4 +1,4 @@
-//! Crawlers: those that are refused by name, those that behave as such, and robots.txt.
+//! Crawlers: refusal by name and by behaviour, and robots.txt.
 
 use crate::check::{Checker, InvalidValue};
 use crate::near::nearest;
@@ -21,7 +21,7 @@ pub struct KnownCrawler {
     pub group: &'static str,
     /// Product token.
     pub name: &'static str,
-    /// Whether the name stands in robots.txt alone, and in no request.
+    /// Whether the name appears only in robots.txt, never in requests.
     pub is_for_robots: bool,
 }
 
@@ -61,8 +61,9 @@ directives! {
         /// (`crates/config/data/crawlers.txt` of the source has it, with the source of each name), and `"name:TOKEN"` for others.
         "deny" deny: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a group of crawlers such as \"ai-training\", or a name such as \"GPTBot\"", parse: crawler });
-        /// Whether `/robots.txt` is made from `deny`, `disallow` and `trap` where the site has none: no route for that path alone,
-        /// and no such file in the folder of the `files` route that it belongs to. An application or upstream server is not asked.
+        /// Whether `/robots.txt` is made from `deny`, `disallow` and `trap` if the site has none: no route
+        /// for that path alone, and no such file in the folder of its `files` route. An application or
+        /// upstream server is not asked.
         "robots" robots: bool = true, Flag;
         /// Paths that robots.txt forbids to all crawlers.
         "disallow" disallow: Vec<String> = absent("none"), OneOrMore(Text { what: "a path such as \"/search\"", parse: robots_path });
@@ -86,7 +87,7 @@ directives! {
 }
 
 impl Crawlers {
-    /// The names that are refused, with those that stand in robots.txt alone.
+    /// Returns the names that are refused, including those that appear only in robots.txt.
     #[must_use]
     pub fn denied(&self) -> Vec<KnownCrawlerName> {
         let mut names: Vec<KnownCrawlerName> = Vec::new();
@@ -124,7 +125,7 @@ impl Crawlers {
     }
 }
 
-/// The name of a crawler, and whether it stands in robots.txt alone.
+/// Name of a crawler, and whether it appears only in robots.txt.
 pub type KnownCrawlerName = (String, bool);
 
 fn crawlers_agree(crawlers: &mut Crawlers, node: &Node, check: &mut Checker) {

@@ -50,8 +50,8 @@ directives! {
     UseAsDictionary in "`[[route.use_as_dictionary]]`" {
         /// Paths of the responses, as in `path` of a route.
         "path" path: Vec<PathPattern> = absent("every path of the route"), PATHS;
-        /// The requests that clients use the dictionary for: a URL pattern of the same origin, in which `*` stands for any run of
-        /// characters. Regular expressions are not allowed in it.
+        /// Requests for which clients use the dictionary: a URL pattern of the same origin, in which `*`
+        /// matches any run of characters. Regular expressions are not allowed in it.
         "match" pattern: Option<String> = absent("the path of the response"), PATTERN;
         /// Destinations of these requests, as the fetch standard names them: `"script"`, `"style"`, `"document"`.
         "match_dest" destinations: Vec<String> = absent("all"), DESTINATIONS;

@@ -8,9 +8,10 @@ use std::fmt;
 
 /// Bytes of a regular expression.
 const TEXT_BYTES_MAX: usize = 1000;
-/// Bytes of memory that a compiled one may take. The time of a search is this times the length of what is searched, at most.
+/// Maximum size of a compiled expression, in bytes. The time of a search is at most proportional to this
+/// times the length of the text.
 const COMPILED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of memory that what it has met takes while it is searched for, in each thread; beyond that it is slower.
+/// Size of the lazy automaton's cache per thread, in bytes; beyond that the search is slower.
 const SEARCH_BYTES_MAX: usize = 256 * 1024;
 /// Groups that a regular expression may have.
 const GROUPS_MAX: usize = 32;
@@ -73,8 +74,9 @@ impl Expression {
         Ok(Self { text: text.to_owned(), regex })
     }
 
-    /// The texts that a match must contain, as far as that is easy to decide: not those of optional parts, nor of alternatives beside one
-    /// that may be empty. Of other alternatives each counts: without a match of its text it is of no use.
+    /// Returns texts that a match must contain, as far as that is easy to decide. Texts of optional parts are
+    /// left out, and those of alternatives if one may be empty. Otherwise each alternative contributes its
+    /// text.
     pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
         let mut texts = Vec::new();
         if let Some(hir) = self.parsed() {
@@ -112,7 +114,7 @@ impl Expression {
             .all(|part| part.properties().minimum_len() == Some(0) && part.properties().look_set().is_empty())
     }
 
-    /// Whether `^` stands behind something, or `$` before it, so that nothing matches.
+    /// Whether `^` follows something, or `$` precedes something, so that the expression never matches.
     pub(crate) fn has_misplaced_anchor(&self) -> bool {
         self.parsed().is_some_and(|hir| has_misplaced_anchor(&hir))
     }
@@ -179,7 +181,7 @@ fn has_misplaced_anchor(hir: &Hir) -> bool {
 
 /// A text that every match of an expression, or of one of its alternatives, contains.
 pub(crate) struct RequiredText {
-    /// Whether it stands at the start of what is searched.
+    /// Whether the text is at the start of the searched text.
     pub(crate) is_at_start: bool,
     pub(crate) text: Vec<u8>,
 }

@@ -245,7 +245,7 @@ impl CacheControl {
         Map { what: "path patterns or media types", key: file_match, value: Self::VALUE };
 }
 
-/// A value of `Cache-Control`, which is not a time alone: what other servers call `expires`.
+/// Parses a value of `Cache-Control`; rejects a time alone, which other servers call `expires`.
 fn cache_control(text: &str) -> Result<String, InvalidValue> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let unit_s = match text.get(digits..).unwrap_or_default().trim_start() {

@@ -34,7 +34,7 @@ pub fn format(text: &str) -> Result<String, String> {
 /// Whitespace before an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// One blank line where there was any.
+    /// At most one blank line, if there was any.
     Kept,
     /// One blank line.
     One,
@@ -75,7 +75,7 @@ fn behind(suffix: &str) -> String {
     format!("{}{comment}", " ".repeat(distance.max(1)))
 }
 
-/// `is_head` says that no directive of the table was seen yet: no blank line follows the head.
+/// Formats a table. `is_head`: no directive of the table was seen yet, so no blank line follows the head.
 fn table(table: &mut Table, is_head: &mut bool) {
     let widths = key_widths(table);
     for ((mut key, item), width) in table.iter_mut().zip(widths) {
@@ -181,7 +181,7 @@ fn value(value: &mut Value, width: usize, indent: &str) {
     }
 }
 
-/// The entries of a table in one line; `is_last` says that nothing follows them.
+/// Formats the entries of a table in one line; `is_last`: nothing follows them.
 fn inline(table: &mut InlineTable, is_last: bool, width: usize, indent: &str) {
     let count = table.len();
     for (at, (mut key, value)) in table.iter_mut().enumerate() {

@@ -31,7 +31,7 @@ directives! {
     }
 }
 
-/// A country that requests come from.
+/// Country of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CountryPattern {
     /// Unknown, as for private networks and Unix sockets.
@@ -41,7 +41,7 @@ pub enum CountryPattern {
 }
 
 impl CountryPattern {
-    /// Whether it matches a country's code, where that is known.
+    /// Whether the pattern matches a country's code, if that is known.
     pub fn matches(&self, country: Option<[u8; 2]>) -> bool {
         match self {
             Self::None => country.is_none(),
@@ -66,7 +66,7 @@ impl CountryPattern {
     }
 }
 
-/// The remedy where a directive needs `[geo]`, and there is none.
+/// Remedy for a directive that needs `[geo]` when it is missing.
 pub(crate) const GEO_REMEDY: &str = "say where countries come from: `[geo]` and `database = \"/usr/share/GeoIP/GeoLite2-Country.mmdb\"` below it";
 
 /// Countries, which need `[geo]`.

@@ -297,7 +297,7 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("wsgi_app", GUNICORN, "`wsgi = \"MODULE:NAME\"` in `[apps.NAME]`"),
 ];
 
-/// An example of a table, by its name, for who wrote another value in its place.
+/// Returns an example of a table, by its name, for a value of another type in its place.
 pub(crate) fn for_table(name: &str) -> Option<&'static str> {
     Some(match name {
         "CompressResponses" | "Compress" => {
@@ -362,7 +362,7 @@ pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
     Some(format!("there is nothing like nginx's `${name}`: {reason}"))
 }
 
-/// The table of an application, for what looks like its file or module.
+/// Returns the table of an application for a text that looks like its file or module.
 pub(crate) fn for_app(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let key = match file.rsplit_once('.').map_or("", |(_, extension)| extension) {

@@ -1,4 +1,4 @@
-//! Logs: where they go, and what is in them.
+//! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
 use crate::check::{Checker, InvalidValue, OwnNames};
@@ -29,7 +29,7 @@ pub enum AccessLog {
     Ecs,
     /// This text.
     Template(Template),
-    /// A line for people who watch: what `komainu run` shows on a terminal. No file says it.
+    /// Line for people, shown by `komainu run` on a terminal. It cannot be configured.
     Console {
         /// With the colours of a terminal.
         color: bool,
@@ -49,7 +49,7 @@ pub enum Level {
     Debug,
 }
 
-/// A field of a log: its name, and what stands there.
+/// Field of a log: its name, and the variable that is its value.
 pub type LogField = (String, Variable);
 
 const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: field });
@@ -105,7 +105,8 @@ directives! {
         /// `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`, `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
         /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
-        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.
+        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. Fields without a value are
+        /// left out.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
         /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;

@@ -41,7 +41,7 @@ pub enum SyslogAddress {
 
 /// The socket of this machine's syslog server.
 const LOCAL_SOCKET: &str = "/dev/log";
-/// The ports of syslog: RFC 5426, and what RFC 6587 names for a connection.
+/// Ports of syslog: RFC 5426 for UDP, RFC 6587 for connections.
 const UDP_PORT: u16 = 514;
 const TCP_PORT: u16 = 601;
 

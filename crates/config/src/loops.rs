@@ -68,7 +68,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
     }
 }
 
-/// Whether a route may be for a path, as far as its own path says.
+/// Whether a route may match a path, by its own `path` alone.
 fn may_match(route: &Node, path: &str) -> bool {
     let may = |pattern: &str| match pattern.strip_suffix('*') {
         _ if pattern.starts_with(['~', '*']) => true,
@@ -98,7 +98,7 @@ fn is_for_everything(route: &Node) -> bool {
     !has_conditions(route) && (route.entry("path").is_none() || route.one_or_more("path").iter().any(is_all))
 }
 
-/// Whether a site of this file speaks TLS: at port 443, and where `listen` says so.
+/// Whether a site of this file uses TLS: at port 443, and where `listen` says so.
 pub(crate) fn speaks_tls(node: &Node, site: &Node) -> bool {
     let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
     let listens = if site.entry("listen").is_some() { site } else { node };

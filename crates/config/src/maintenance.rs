@@ -41,7 +41,7 @@ directives! {
         "file" file: Option<PathBuf> = absent("always on"), Maybe(PathShape("a file"));
         /// Clients that are served as ever, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Paths that are answered as ever, such as those of health checks; patterns as in `path` of a route.
+        /// Paths that are not affected, such as those of health checks; patterns as in `path` of a route.
         "except_paths" except_paths: Vec<PathPattern> = absent("none"),
             OneOrMore(Text { what: "a path such as \"/health\" or \"/status/*\"", parse: PathPattern::parse });
         /// Time after which clients should retry (`Retry-After`).

@@ -31,11 +31,11 @@ pub struct RouteRequest<'a> {
     pub method: &'a [u8],
     /// The path, percent-decoded once and without dot segments (see `http::path`).
     pub path: &'a [u8],
-    /// The query as the client sent it, without its `?`; empty if there is none.
+    /// Query as the client sent it, without its `?`; empty if there is none.
     pub query: &'a [u8],
     /// The client's address; none over a Unix socket.
     pub client: Option<IpAddr>,
-    /// The code of its country, where that is known.
+    /// Code of the client's country, if known.
     pub country: Option<[u8; 2]>,
 }
 
@@ -62,7 +62,7 @@ struct Hosts {
 #[derive(Debug, Clone)]
 struct RouteConditions(ConditionSet);
 
-/// A name, and what its value must be.
+/// Name, and the pattern that its value must match.
 type Condition = (String, ValuePattern);
 
 impl Routes {
@@ -84,14 +84,15 @@ impl Routes {
         routes
     }
 
-    /// The routes of one site alone, whose index is 0 here.
+    /// Compiles the routes of a single site, whose index is 0 here.
     pub fn of_site(site: &Site) -> Self {
         let found = site.routes.iter().filter(|route| route.part_of.is_none());
         Self { sites: vec![found.map(RouteConditions::of).collect()], ..Self::default() }
     }
 
-    /// The site for a host at a listener, by its key. The host may have a port, in upper or lower case: the site that names it, or the
-    /// one with the longest wildcard that matches, or the default site, of those that answer at the address.
+    /// Returns the site for a host at a listener, by the listener's key. The host may have a port, and be in
+    /// upper or lower case. Of the sites at the address, the one that names the host is returned, else the
+    /// one with the longest matching wildcard, else the default site.
     pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
         self.choose(host, listener_key).map(|(site, _)| site)
     }
@@ -139,7 +140,8 @@ impl Routes {
         self.sites[site].iter().position(|route| route.0.obstacle(request, &fields).is_none())
     }
 
-    /// Whether a route answers a request, for any host, as the first of its site: its own `path` does not count, those of routes before it do.
+    /// Whether a route answers a request, for any host, as the first of its site. Its own `path` is ignored;
+    /// those of the routes before it are not.
     pub fn is_first_beside_path(
         &self,
         RouteId { site, route }: RouteId,
@@ -252,7 +254,7 @@ impl ConditionSet {
         self.not.iter().for_each(|not| not.add_fields(names));
     }
 
-    /// Whether it, or what it excludes, looks at the client's country.
+    /// Whether the condition, or its exclusions, depend on the client's country.
     fn uses_country(&self) -> bool {
         !self.country.is_empty() || self.not.iter().any(Self::uses_country)
     }
@@ -269,7 +271,7 @@ impl ConditionSet {
         self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path))
     }
 
-    /// Whether it, or what it excludes, looks at more of a request than its path and query.
+    /// Whether the condition, or its exclusions, depend on more than path and query of a request.
     fn has_conditions(&self) -> bool {
         let of_fields = !self.header.is_empty() || !self.host.is_empty() || !self.referer.is_empty();
         let of_client = !self.client.is_empty() || !self.country.is_empty();
@@ -323,7 +325,7 @@ pub enum SiteMatch {
     Wildcard,
     /// The site is the default site.
     Default,
-    /// There is none: no site has this host.
+    /// No site has this host.
     None,
 }
 
@@ -366,7 +368,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// The explanation as text, one line for the site and one for each route. `sites` are those that were compiled.
+    /// Returns the explanation as text, one line for the site and one for each route. `sites` must be those
+    /// that were compiled.
     pub fn text(&self, sites: &[Site]) -> String {
         let Some(site) = self.site.and_then(|site| sites.get(site)) else {
             return "no site has this host, and there is no default site: 404\n".to_owned();

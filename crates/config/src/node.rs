@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The same, or the one value that stands for a list.
+    /// Returns the items of a list, or a single value that stands for a list.
     pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
             Some(Node { data: Data::List(items), .. }) => items,
@@ -134,7 +134,7 @@ pub(crate) fn is_on(node: &Node) -> bool {
     !matches!(node.data, Data::Flag(false))
 }
 
-/// Every text at or below a node, with the key that it, or its list, stands under.
+/// Visits every text at or below a node, with the key of the text or of its list.
 pub(crate) fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
     match &node.data {
         Data::Text(text) => see(key, text, &node.at),

@@ -28,7 +28,7 @@ directives! {
         /// PHP settings in addition to `php.ini`, with values in the same notation. Scripts may change them,
         /// if PHP allows it (PHP-FPM's `php_value`).
         "ini" ini: Vec<(String, String)> = {}, SETTINGS;
-        /// The same; scripts and `.user.ini` cannot change these (PHP-FPM's `php_admin_value`).
+        /// Like `ini`, but scripts and `.user.ini` cannot change these (PHP-FPM's `php_admin_value`).
         "admin_ini" admin_ini: Vec<(String, String)> = {}, SETTINGS;
     }
     held {

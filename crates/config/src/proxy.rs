@@ -95,7 +95,8 @@ directives! {
         "timeouts" timeouts: ProxyTimeouts = {}, table();
         /// Conditions for sending a request again; `false` never.
         "retry" retry: Retry = {}, Toggle { on: None, off: Retry::none, shape: table() };
-        /// When a failing server is ejected: it gets no requests for a time. `false` ejects none.
+        /// Conditions for ejecting a failing server, so that it gets no requests for a time. `false` ejects
+        /// none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: requests of the proxy itself that find out which servers are healthy. A path alone requests
         /// that path; `true` only connects.

@@ -27,7 +27,7 @@ directives! {
     RequestQueue in "`queue` of a route" {
         /// Requests that are in the handler at the same time.
         "active" active_max: u32 = required(""), Count { min: 1, max: 1_000_000 };
-        /// Requests that wait at the same time. 0 refuses those that would have to wait.
+        /// Maximum number of waiting requests. With 0, no request waits: it is refused.
         "waiting" waiting_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
         /// Maximum time that a request waits.
         "age" age: Duration = "5s", Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };

@@ -37,7 +37,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A part of what requests are counted by.
+/// Part of the key by which requests are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RateKey {
     /// The client's address, or its network.
@@ -129,16 +129,16 @@ directives! {
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(60) };
         /// Requests that wait at the same time; more are refused.
         "delayed" delayed_max: u32 = 1000, Count { min: 1, max: 100_000 };
-        /// The status of refused requests, whose page `error_pages` may have.
+        /// Status of refused requests. `error_pages` may have a page for it.
         "status" status: u16 = 429, Count { min: 400, max: 599 };
-        /// Whether responses that pass have `RateLimit` and `RateLimit-Policy` too. Those that are refused always have them, and
-        /// `Retry-After`.
+        /// Whether responses to admitted requests have `RateLimit` and `RateLimit-Policy` too. Refused ones
+        /// always have them, and `Retry-After`.
         "headers" headers: bool = false, Flag;
         /// Whether requests are only counted and logged that would be refused, and nothing is refused or delayed.
         "dry_run" dry_run: bool = false, Flag;
         /// Whether only requests count that the cache does not answer. Without a cache that is all of them.
         "misses_only" misses_only: bool = false, Flag;
-        /// Whether servers count together, those that have the same limit and the same `[limits.shared]`.
+        /// Whether servers with the same limit and the same `[limits.shared]` count together.
         "shared" shared: bool = false, Flag;
         /// Clients that are not limited, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
@@ -197,7 +197,7 @@ fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Either of the two kinds, with what belongs to it.
+/// Checks that a limit has one of the two kinds, and only the directives of that kind.
 fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
     match (limit.rate, limit.concurrent) {
         // One that is not valid is reported already.

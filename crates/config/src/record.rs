@@ -116,9 +116,9 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
 /// A record, or as a short form the value of one of its directives.
 pub(crate) struct Brief<R> {
-    /// The directive of which a string or list is the value.
+    /// Directive whose value a string or list is.
     key: &'static str,
-    /// The directive of which a number is the value.
+    /// Directive whose value a number is.
     number: Option<&'static str>,
     record: PhantomData<R>,
 }
@@ -178,14 +178,14 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
 }
 
-/// Keys that people write for TLS to clients, and the tables where they write them.
+/// Keys that people write for TLS to clients, and the tables in which they write them.
 const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
 const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
 /// Actions of routes, and the tables in which people write them without a route.
 const ACTION_KEYS: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[site.route]]")];
 
-/// Keys of the file's top level that people write at its end, where they belong to the last table.
+/// Top-level keys that people write at the end of the file, where they belong to the last table.
 const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
 
 /// Keys that people give another name, by the table.

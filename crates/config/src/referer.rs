@@ -15,11 +15,11 @@ pub(crate) const REFERER: OneOrMore<Text<RefererPattern>> = OneOrMore(Text {
 /// Pattern for the `Referer` field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RefererPattern {
-    /// There is none.
+    /// No `Referer` field.
     None,
     /// A page of this host, at any port.
     Host(HostPattern),
-    /// A page whose URL has this behind its scheme.
+    /// Page whose URL, without the scheme, matches this.
     Regex(RefererExpression),
 }
 

@@ -23,7 +23,7 @@ pub enum Severity {
     Warning,
 }
 
-/// One mistake: what, where, and the remedy.
+/// Finding: the fault, its place, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Error or warning.
@@ -168,7 +168,7 @@ impl Report {
         self.finish()
     }
 
-    /// The report with further warnings: a place, a title, what is said at the caret, and a remedy.
+    /// Returns the report with further warnings: each a place, a title, the text at the caret, and a remedy.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<(TextSpan, String, &'static str, String)>) -> Self {
         for (at, title, label, remedy) in warnings {
@@ -193,7 +193,7 @@ impl Report {
         &mut self.findings
     }
 
-    /// Keeps one of several findings that say the same of the same place.
+    /// Removes findings that repeat another one at the same place.
     pub(crate) fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {

@@ -69,7 +69,8 @@ directives! {
         /// files, and no directive may be given twice. Relative paths in included files are relative to the
         /// folder of the first file.
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
-        /// Addresses to listen on, or tables with more settings. Sites answer at all of them, but those that have `listen` themselves.
+        /// Addresses to listen on, or tables with more settings. All sites answer at them, except those with
+        /// a `listen` of their own.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
@@ -291,7 +292,7 @@ impl Config {
         self.log.with(&self.logs)
     }
 
-    /// The access logs of a site's requests, besides those of every request.
+    /// Returns the access logs of a site's requests, besides those of all requests.
     pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
         self.log.besides(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
     }
@@ -463,7 +464,7 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// `proxy_protocol = true` stands for the networks of `trusted_proxies`.
+/// Replaces `proxy_protocol = true` by the networks of `trusted_proxies`.
 fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node, check: &mut Checker) {
     let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else { return };
     sources.extend_from_slice(trusted);
@@ -476,8 +477,8 @@ fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node
     }
 }
 
-/// The `tls` of sites that say nothing of it: `[tls] default`, or else the server obtains certificates for those with names,
-/// where an address speaks TLS.
+/// Sets the `tls` of sites without one: `[tls] default`, or else the server obtains certificates for sites
+/// with names, if an address uses TLS.
 fn tls_by_default(config: &mut Config, node: &Node) {
     let default = node.entry("tls").and_then(|entry| entry.value.entry("default"));
     let is_certifiable = |host: &HostPattern| match host {

@@ -253,7 +253,7 @@ impl<S: Shape> Shape for Unlimited<S> {
     }
 }
 
-/// `S` where the directive may be absent.
+/// Optional `S`, for a directive that may be absent.
 pub(crate) struct Maybe<S>(pub(crate) S);
 
 impl<S: Shape> Shape for Maybe<S> {
@@ -406,7 +406,7 @@ impl Shape for AccountName {
     }
 }
 
-/// A name that is given to the system as it stands.
+/// Parses a name that is passed to the system unchanged.
 pub(crate) fn plain_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
@@ -501,7 +501,7 @@ impl<S: Shape> Shape for &S {
     }
 }
 
-/// A table whose keys the user chooses, in the file's order.
+/// Table whose keys the user chooses, in the order of the file.
 pub(crate) struct Map<K, S> {
     /// Description of the keys, such as "a header name".
     pub(crate) what: &'static str,

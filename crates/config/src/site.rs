@@ -376,7 +376,7 @@ directives! {
 }
 
 impl Route {
-    /// The proxy that answers for it, also where that is beside files.
+    /// Returns the route's proxy, also if it is a fallback of `files`.
     pub fn proxy(&self) -> Option<&Proxy> {
         std::iter::once(&self.action).chain(&self.otherwise).find_map(|action| match action {
             Action::Proxy(proxy) => Some(&**proxy),
@@ -384,7 +384,8 @@ impl Route {
         })
     }
 
-    /// The prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends with `/*`.
+    /// Returns the prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends
+    /// with `/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.path.as_slice() {
             [one] => one.prefix(),
@@ -507,7 +508,8 @@ pub(crate) fn branch_nodes(route: &Node) -> &[Node] {
 }
 
 impl Site {
-    /// Gives branches and mirrors routes of their own behind those of the file, which no request finds: so they have what routes have.
+    /// Appends hidden routes for branches and mirrors, which no request matches. They give branches and
+    /// mirrors the properties of routes.
     pub(crate) fn add_hidden_routes(&mut self) {
         for index in 0..self.routes.len() {
             let hidden = |part, action, otherwise, of: &Route| Route {
@@ -546,7 +548,7 @@ impl Site {
     }
 }
 
-/// The field by which servers know the copies of a mirror.
+/// Field that marks the copies of a mirror for servers.
 pub const MIRROR_FIELD: &str = "X-Mirrored";
 
 /// The route that a hidden route belongs to.

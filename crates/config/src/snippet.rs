@@ -150,11 +150,11 @@ fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Ch
 enum Doubles<'d, 'c> {
     /// The value of the site or route takes precedence.
     OwnWins,
-    /// Two snippets that are used together say it: nobody knows which one is meant.
+    /// Two snippets that are used together set the directive: an error is reported.
     Reported { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
 }
 
-/// Puts directives beside those that are there: tables are joined key by key, lists of tables become longer.
+/// Merges directives into a table: tables are joined key by key, lists of tables are concatenated.
 fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
     for entry in more {
         let Some(known) = own.iter_mut().find(|known| known.key == entry.key) else {
@@ -182,7 +182,7 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
     }
 }
 
-/// The items of a list, or the one that stands in its place.
+/// Returns the items of a list, or a single value in its place.
 fn alternatives(node: Node) -> Vec<Node> {
     match node.data {
         Data::List(items) => items,
@@ -221,7 +221,7 @@ fn is_tables(items: &[Node]) -> bool {
     !items.is_empty() && items.iter().all(|item| matches!(item.data, Data::Table(_)))
 }
 
-/// Adds to what is wrong within a snippet where it is used, once however often that is.
+/// Removes repeated findings, and adds to each finding within a snippet the places where the snippet is used.
 pub(crate) fn place_findings(check: &mut Checker) {
     let snippets = std::mem::take(&mut check.snippets);
     if snippets.iter().all(|snippet| snippet.uses.is_empty()) {

@@ -249,7 +249,8 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Streams and sites share addresses only in ways that say which connections are whose. `listen` are the addresses of sites.
+/// Checks that streams and sites share addresses only if each connection can be assigned to one of them.
+/// `listen` are the addresses of sites.
 pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node, check: &mut Checker) {
     let nodes = node.items("stream");
     if nodes.len() != streams.len() || check.report.errors() > 0 {
@@ -314,7 +315,7 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     }
 }
 
-/// Whether a connection to this server arrives at this address, as far as the configuration says.
+/// Whether a connection to this server arrives at this address, according to the configuration.
 fn is_at(listen: &Listen, server: &Origin) -> bool {
     let (host, port) = match (listen, server) {
         (Listen::Unix(own), Origin::Unix(path)) => return Path::new(own) == path,

@@ -194,7 +194,7 @@ impl Shape for Certificates {
     }
 }
 
-/// As many keys as certificates, where there are any.
+/// Checks that there are as many keys as certificates, if keys are given.
 fn site_tls_agrees(tls: &mut SiteTls, node: &Node, check: &mut Checker) {
     let Some(key) = node.entry("key") else { return };
     let title = match &tls.certificate {

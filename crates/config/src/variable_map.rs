@@ -59,7 +59,7 @@ impl MapKey {
         Ok(Self { text: text.to_owned(), form })
     }
 
-    /// The text that it stands for, if it is no pattern.
+    /// Returns the text that the key matches, if it is not a pattern.
     pub fn exact(&self) -> Option<&str> {
         matches!(self.form, KeyForm::Exact).then_some(&*self.text)
     }
@@ -195,7 +195,7 @@ pub(crate) fn free_name(name: &str, own: &OwnNames) -> Result<(), InvalidValue> 
     }
 }
 
-/// Notes the names of all maps, which templates may name wherever they stand, and whether countries are known.
+/// Records the names of all maps, which templates may use anywhere, and whether countries are available.
 pub(crate) fn declare(document: &Node, check: &mut Checker) {
     check.own_names.has_geo = document.entry("geo").is_some();
     if let Some(Data::Table(entries)) = document.entry("maps").map(|entry| &entry.value.data) {
