@@ -126,7 +126,7 @@ directives! {
             Maybe(CLIENT_ABORT);
         /// Settings of WebSockets. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
-        /// When workers are replaced by new ones; by default never.
+        /// Conditions for replacing workers by new ones; by default never.
         "recycle" recycle: Recycle = {}, table();
         /// Limits that the kernel enforces on each of its processes.
         "limits" limits: AppLimits = {}, table();
@@ -235,14 +235,14 @@ directives! {
 }
 
 directives! {
-    /// When a worker is replaced by a new one, which is ready before the old one leaves. The limits vary by up to a
-    /// tenth from worker to worker, so that they do not all leave at once.
+    /// Conditions for replacing a worker by a new one, which is ready before the old one exits. The limits
+    /// vary by up to a tenth from worker to worker, so that they do not all exit at once.
     Recycle in "`recycle`" {
-        /// After this number of requests.
+        /// Number of requests after which a worker is replaced.
         "requests" requests: Option<u64> = absent("never because of this"), Maybe(Requests);
-        /// When its private memory (not shared with other processes) exceeds this.
+        /// Private memory (not shared with other processes) above which a worker is replaced.
         "memory" memory_bytes: Option<u64> = absent("never because of this"), Maybe(Size { min: MIB, max: 1024 * GIB });
-        /// After this time.
+        /// Age at which a worker is replaced.
         "age" age: Option<Duration> = absent("never because of this"), Maybe(Time { min: SECOND, max: YEAR });
     }
 }

@@ -19,7 +19,7 @@ const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
 /// Statuses to which a rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusMatch {
-    /// One status, 200 to 599.
+    /// A single status, 200 to 599.
     One(u16),
     /// A class: 4 for 400 to 499.
     Class(u8),

@@ -17,7 +17,7 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Cors>>> {
 pub enum CorsOrigin {
     /// All of them.
     Any,
-    /// One, as browsers write it.
+    /// A single origin, as browsers write it.
     Exact(String),
     /// Origins below a domain, at any depth.
     Below {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The statuses for which an error page is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StatusPattern {
-    /// One status, 400 to 599.
+    /// A single status, 400 to 599.
     One(u16),
     /// A class: 4 for 400 to 499, 5 for 500 to 599.
     Class(u8),

@@ -147,7 +147,7 @@ fn file_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// As nginx has it.
+/// Rejects the status (`=404`) with which fallbacks of nginx may end.
 fn status_alone(text: &str) -> Result<(), InvalidValue> {
     let remedy = "leave it out: 404 is answered where no file is found";
     if text.starts_with('=') { Err(InvalidValue::new("this is not a path", remedy)) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! One way to write a configuration: `komainu fmt`. Comments stay, and so does the order of everything.
+//! Formatter of configuration files: `komainu fmt`. Comments and the order of everything are kept.
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, KeyMut, Table, Value};
 

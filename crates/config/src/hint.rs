@@ -2,7 +2,7 @@
 
 /// A directive of another server.
 struct ForeignDirective {
-    /// In lower case.
+    /// Name of the directive, in lower case.
     name: &'static str,
     /// Server that has the directive.
     server: &'static str,

@@ -27,7 +27,7 @@ pub enum AccessLog {
     Logfmt,
     /// One JSON object a line with the names of the Elastic Common Schema.
     Ecs,
-    /// This text.
+    /// Custom format.
     Template(Template),
     /// Line for people, shown by `komainu run` on a terminal. It cannot be configured.
     Console {
@@ -71,7 +71,7 @@ directives! {
         "status" status: Vec<StatusMatch> = absent("none"), OneOrMore(StatusShape);
         /// Requests that took longer.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(CONDITION_TIME);
-        /// This share of all, evenly spread: `"0.1%"` is each thousandth.
+        /// Share of all requests, evenly spread: `"0.1%"` is each thousandth.
         "sample" sample: Option<u32> = absent("none"), Maybe(SHARE);
     }
 }

@@ -15,7 +15,7 @@ pub enum Sink {
     Stdout,
     /// Standard error.
     Stderr,
-    /// This file, opened for appending.
+    /// File, opened for appending.
     File(PathBuf),
     /// A syslog server.
     Syslog(Syslog),

@@ -1,4 +1,4 @@
-//! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
+//! Route matching. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
 use crate::conditions::ConditionSet;
@@ -53,7 +53,7 @@ pub struct Routes {
 #[derive(Debug, Clone, Default)]
 struct Hosts {
     exact: HashMap<Box<[u8]>, usize>,
-    /// For `*.example.com`; the key is `.example.com`.
+    /// Wildcard hosts: the key of `*.example.com` is `.example.com`.
     below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
 }

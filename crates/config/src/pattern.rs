@@ -98,7 +98,7 @@ impl PathPattern {
         self.is_any() || self.as_str() == "/*"
     }
 
-    /// For `/a/*`, the prefix that can be removed from a matching path so that a path remains: `/a`.
+    /// Returns the prefix that can be removed from a matching path so that a path remains: `/a` for `/a/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.form {
             Form::Prefix(end) => self.text[..end].strip_suffix('/'),

@@ -236,7 +236,7 @@ directives! {
 directives! {
     /// Timeouts of the proxy.
     ProxyTimeouts in "`timeouts` of `proxy`" {
-        /// To connect, including name resolution and TLS handshake.
+        /// Maximum time to connect, including name resolution and TLS handshake.
         "connect" connect: Duration = "5s", WAIT;
         /// Maximum time from the last byte of the request to the end of the response head.
         "head" head: Duration = "60s", WAIT;
@@ -256,9 +256,10 @@ directives! {
 }
 
 directives! {
-    /// When a request is sent again, to another server if there is one: only if the client has received nothing, and if
-    /// nothing was sent to the server or the method is idempotent (RFC 9110 section 9.2.2). The first time
-    /// that a kept connection turns out to be closed, or that the server refuses a stream of HTTP/2, does not count.
+    /// Retries of a request, on another server if there is one. A request is sent again only if the client
+    /// has received nothing. In addition, nothing must have been sent to the server, or the method must be
+    /// idempotent (RFC 9110 section 9.2.2). The first time that a kept-alive connection turns out to be
+    /// closed, or that the server refuses a stream of HTTP/2, does not count.
     Retry in "`retry` of `proxy`" {
         /// Attempts, including the first.
         "attempts" attempts_max: u32 = 3, Count { min: 1, max: 100 };

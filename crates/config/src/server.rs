@@ -84,10 +84,11 @@ directives! {
         /// Clients whose responses have `Server-Timing`, by address. The field reveals which servers are
         /// behind this one, and the cost of requests.
         "server_timing" server_timing: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
-        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
-        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
-        /// none, and the field passes as any other.
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and
+        /// which is `$request_id` in templates and in the access log. `"trusted"` uses the id that a trusted
+        /// proxy sends and makes a new one for all others; `"new"` makes one for every request; `"any"` uses
+        /// the ids of all clients. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With
+        /// `"off"` there is no id, and the field is forwarded as any other.
         "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
         /// Traces.
         "tracing" tracing: Tracing = {}, table();
@@ -121,7 +122,7 @@ directives! {
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.
         "sandbox" sandbox: bool = true, Flag;
-        /// TLS with clients: what holds for every site.
+        /// TLS with clients: settings for all sites.
         "tls" tls: Tls = {}, ServerTlsShape;
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
@@ -207,8 +208,8 @@ directives! {
     /// body = "unlimited"
     /// ```
     Limits in "`[limits]`", check limits_agree {
-        /// Open connections. When there are so many, the server closes idle connections and those that have sent
-        /// nothing for a second; if there are none, new connections wait in the kernel's queue.
+        /// Open connections. At the limit, the server closes idle connections and those that have sent
+        /// nothing for a second. If there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
         /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. Further ones are

@@ -42,13 +42,13 @@ directives! {
     Mirror in "`mirror`" {
         /// The servers: a URL, a list, or a table as of `proxy`, which may name a group (`{ upstream = "NAME" }`).
         "to" to: Proxy = required(""), Proxied;
-        /// The share of requests of which there is a copy: `"0%"` to `"100%"`.
+        /// Share of the requests that are copied: `"0%"` to `"100%"`.
         "share" share: u32 = "100%", SHARE;
         /// Only requests that meet these conditions.
         "when" when: Option<Conditions> = absent("every request"), Maybe(table());
         /// Bytes of a request body that a copy may have. Requests with a longer one have no copy.
         "body_max" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
-        /// Copies that are on their way at the same time, on all threads. Those beyond are dropped and counted.
+        /// Copies in flight at the same time, on all threads. Further ones are dropped and counted.
         "in_flight" in_flight_max: u32 = 100, Count { min: 1, max: 10_000 };
         /// Maximum time for a copy, including its response.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(600) };
@@ -80,7 +80,7 @@ directives! {
         "status" status: Option<u16> = absent("it is served"), Maybe(Count { min: 400, max: 599 });
         /// Whether the connection is closed without a response; over HTTP/2, the stream is reset.
         "abort" abort: bool = false, Flag;
-        /// The share of requests, of those that meet `when`: `"0%"` to `"100%"`.
+        /// Share of the requests that meet `when`: `"0%"` to `"100%"`.
         "share" share: u32 = "100%", SHARE;
         /// Only requests that meet these conditions.
         "when" when: Option<Conditions> = absent("every request"), Maybe(table());

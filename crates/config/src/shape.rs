@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// The description of a shape.
 pub(crate) struct ShapeKind {
-    /// For people: fits after "expected".
+    /// Description for people; completes "expected …".
     pub(crate) text: String,
-    /// For editors.
+    /// Description for editors.
     pub(crate) schema: Value,
     /// The tables that the value is, or holds.
     pub(crate) chapters: Vec<fn() -> Chapter>,

@@ -46,7 +46,7 @@ use std::time::Duration;
 pub enum EncodedSlashes {
     /// 400 Bad Request.
     Refuse,
-    /// They are answered, and these characters are never decoded.
+    /// Such requests are answered, and these characters are never decoded.
     Keep,
 }
 
@@ -75,21 +75,22 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
-        /// The addresses at which the site answers: some of those in `listen` at the top of the file, which have their settings there, or
-        /// others, which are the site's own, or shared with other sites that name them. A site without `listen` answers at all addresses
-        /// at the top of the file, and at no others. At each address a host belongs to one site, and one site may be the default.
+        /// Addresses at which the site answers. Addresses that are in `listen` at the top of the file have
+        /// their settings there. Others are the site's own, or shared with other sites that name them. A site
+        /// without `listen` answers at all addresses at the top of the file, and at no others. At each
+        /// address a host belongs to one site, and one site may be the default.
         "listen" listen: Vec<Listener> = absent("all addresses of `listen` at the top of the file"),
             OneOrMore(brief::<Listener>("address").number("address"));
-        /// Snippets whose directives the site has, by name: see `snippet`.
+        /// Snippets whose directives the site uses, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// A route's own `allow` counts in addition.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients that get 403, even where `allow` has them.
+        /// Clients that get 403, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// A page in place of all others while the site is under maintenance; `false` for none, where the server has one.
+        /// Maintenance mode: a page in place of all others. `false` exempts the site from the server's.
         "maintenance" maintenance: Option<Option<Maintenance>> = absent("as the server has it"), maintenance::policy();
-        /// Crawlers that are refused, and robots.txt; `false` for none, where the server has some.
+        /// Crawlers that are refused, and robots.txt; `false` for none, if the server has `crawlers`.
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
         /// after it.
@@ -115,8 +116,8 @@ directives! {
         "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
         /// Whether requests without TLS are redirected to `https://`, as at the top of the file.
         "redirect_https" redirect_https: Option<bool> = absent("as the server has it"), Maybe(Flag);
-        /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
-        /// the field's value. Only responses through TLS carry it.
+        /// Whether browsers must use TLS for the site from then on (`Strict-Transport-Security`, RFC 6797):
+        /// `true` for a year, or the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
         /// Whether responses carry `X-Content-Type-Options: nosniff`, `X-Frame-Options: SAMEORIGIN` and
         /// `Referrer-Policy: strict-origin-when-cross-origin`. They replace those of applications and
@@ -208,15 +209,16 @@ directives! {
         /// files = "public"
         /// ```
         "rewrite" rewrite: Option<Template> = absent("the client's path"), REWRITE;
-        /// Hosts, where the site has several: one of them must be the request's.
+        /// Hosts, if the site has several: one of them must be the request's.
         "host" host: Vec<HostPattern> = absent("every host of the site"), HOSTS;
         /// Methods. `GET` includes HEAD.
         "method" method: Vec<String> = absent("every method"), METHODS;
         /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
         /// matches any run of characters, `"~ REGEX"` (`"~* REGEX"` ignores case), or `true` for any value.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Header fields; the request must have each with a value that matches, as in `query`. Of several fields, or parameters, of one
-        /// name it is enough that one matches: what follows may take another one of them.
+        /// Header fields; the request must have each with a value that matches, as in `query`. If a field or
+        /// parameter occurs several times, one match suffices: upstream servers and applications may use
+        /// another one.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
         /// Pages that link to or embed the resource (`Referer`), by host; one of them must match. `"none"` is
         /// for requests without the field, `"~ REGEX"` for URLs without their scheme. Clients can send any
@@ -236,7 +238,7 @@ directives! {
         /// Clients that the route is for, by address: networks, addresses and `"unix"`. For all others, the search continues with the next
         /// route; `allow` answers them 403.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
-        /// Countries of clients that the route is for, by their codes of ISO 3166-1, which need `[geo]`; `"none"` where it is not known.
+        /// Countries of clients, by their codes of ISO 3166-1, which need `[geo]`; `"none"` for unknown.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
         /// Requests that the route is not for, although its other conditions are met: those that meet all conditions of this table, or of
         /// one table in a list. For them the search continues with the next route.
@@ -251,7 +253,7 @@ directives! {
         /// files = "public"
         /// ```
         "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(brief::<ConditionSet>("path"));
-        /// Snippets whose directives the route has, by name: see `snippet`.
+        /// Snippets whose directives the route uses, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// Clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all
         /// others get 403. The address is the one that `trusted_proxies` report, if they do. The site's
@@ -265,7 +267,7 @@ directives! {
         /// proxy = "http://127.0.0.1:3000"
         /// ```
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients that get 403, even where `allow` has them.
+        /// Clients that get 403, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
@@ -307,7 +309,7 @@ directives! {
         "internal" internal: bool = false, Flag;
         /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
         "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
-        /// Copies of a share of the requests for other servers, whose responses are dropped.
+        /// Copies of a share of the requests for other servers, whose responses are discarded.
         "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
         "fault" faults: Vec<InjectedFault> = absent("none"), shadow::faults();
@@ -329,7 +331,8 @@ directives! {
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
-        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
+        /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
+        /// are forwarded.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files:
         /// a URL such as `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings

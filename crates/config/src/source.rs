@@ -6,7 +6,8 @@ use std::path::PathBuf;
 /// Separates the files. TOML cannot contain it.
 const SEPARATOR: char = '\0';
 
-/// One text of the file and of those that it includes, which [`Config::parse`](crate::Config::parse) reads.
+/// Joins the file and those that it includes into one text, which [`Config::parse`](crate::Config::parse)
+/// reads.
 pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {

@@ -49,8 +49,8 @@ directives! {
     /// connection is for the sites; otherwise it is closed. If a stream has `names`, the client must send
     /// first: its first message is limited by `head` in `[timeouts]`, and to 16 KiB.
     Stream in "`[[stream]]`", check stream_agrees {
-        /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. Those of an address that is in
-        /// `listen` at the top of the file are given there.
+        /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. An
+        /// address that is in `listen` at the top of the file has its settings there.
         "listen" listen: Vec<Listener> = required(""), OneOrMore(brief::<Listener>("address").number("address"));
         /// Names that clients ask for by TLS: a name, or `*.example.com` for every name below `example.com`, at any depth.
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
@@ -69,7 +69,8 @@ directives! {
             Word(&[("off", ProxyProtocol::Off), ("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]);
         /// Timeouts.
         "timeouts" timeouts: StreamTimeouts = {}, table();
-        /// When a server that cannot be connected to is ejected: it gets no connections for a time. `false` ejects none.
+        /// Conditions for ejecting a server that cannot be connected to, so that it gets no connections for a
+        /// time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: `true` only connects; a path asks for it over HTTP.
         "health" health: Option<Health> = false,
@@ -110,7 +111,8 @@ directives! {
 directives! {
     /// Timeouts of a stream.
     StreamTimeouts in "`timeouts` of `[[stream]]`" {
-        /// To connect to a server, including name resolution; if it takes longer, another server is tried, up to three in all.
+        /// Maximum time to connect to a server, including name resolution. Then another server is tried, up
+        /// to three in all.
         "connect" connect: Duration = "5s", WAIT;
         /// Maximum time without a byte in either direction before a connection is closed.
         "idle" idle: Duration = "10m", WAIT;

@@ -55,7 +55,7 @@ directives! {
         "every" every: Duration = "15s", Time { min: Duration::from_secs(1), max: Duration::from_secs(3_600) };
         /// The `service.name` of the metrics.
         "service" service: String = "komainu", SERVICE;
-        /// Their `service.instance.id`, by which servers of one service are known.
+        /// Value of `service.instance.id`, which distinguishes the servers of one service.
         "instance" instance: Option<String> = absent("the name of the machine"), Maybe(SERVICE);
         /// Histogram format of durations. `"explicit"`: the 16 buckets of the Prometheus text format, which
         /// every receiver can read. `"exponential"`: buckets that are each 9 % wider than the one before.

@@ -59,7 +59,8 @@ directives! {
         /// The collector that gets the spans of recorded traces, by OTLP over HTTP in its JSON encoding: a URL such as
         /// `"http://127.0.0.1:4318"`, to which `/v1/traces` is appended.
         "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
-        /// Requests that take longer are sent to the collector too, though their trace is not recorded: what others know of it is not.
+        /// Requests that take longer are also sent to the collector if their trace is not recorded; the spans
+        /// of other services are missing then.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(SLOW);
         /// The `service.name` of the spans.
         "service" service: String = "komainu", SERVICE;
