@@ -201,7 +201,7 @@ impl<'a> Checker<'a> {
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
     pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
-        // What is wrong with it is reported already.
+        // The unresolved variable has been reported already.
         if self.unresolved.contains(&at.start) {
             return;
         }

@@ -39,7 +39,7 @@ pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
 /// Returns the directives of a text from [`joined`](crate::joined) as one tree for comparison, with
 /// environment variables replaced; `None` if a file is not valid TOML.
 pub fn directives(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
-    // Faults are reported by who reads the configuration.
+    // Faults are reported when the configuration itself is read.
     let mut check = Checker::new(text, "", Path::new(""));
     let sources = check.report.sources().clone();
     Some(plain(&read(&sources, environment, &mut check)?))
@@ -131,7 +131,7 @@ fn help_for(message: &str, text: &str) -> Option<&'static str> {
     if text.contains(['“', '”', '„', '‘', '’', '«', '»']) {
         return Some("write straight quotes, `\"` or `'`: a word processor has changed them");
     }
-    // A table of an entry, such as `[[route.cache.rule]]`, has made a table of what is a list.
+    // A table of an entry, such as `[[route.cache.rule]]`, has defined the list as a table.
     (message == "duplicate key" && matches!(text, "route" | "site"))
         .then_some("`[[route]]` and `[[site]]` begin an entry; tables that belong to it, such as `[[route.cache.rule]]`, stand below it")
 }
@@ -216,7 +216,7 @@ fn expanded(
         let (before, tail) = rest.split_at(dollar);
         out.push_str(before);
         let Some((name, default, end)) = variable(tail) else {
-            // `$$` is a dollar sign in templates: what follows it names nothing.
+            // `$$` is a dollar sign in templates, so the name after it is not a variable.
             let kept = if tail.starts_with("$$") { 2 } else { 1 };
             out.push_str(&tail[..kept]);
             rest = &tail[kept..];

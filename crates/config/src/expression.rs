@@ -60,7 +60,7 @@ impl Expression {
         }
         let built = RegexBuilder::new(body)
             .unicode(false)
-            // A path may have any byte: what forbids `/admin/.*` is not walked around by one.
+            // A path may contain any byte: a line feed must not evade a rule for `/admin/.*`.
             .dot_matches_new_line(true)
             .case_insensitive(ignores_case)
             .size_limit(COMPILED_BYTES_MAX)
@@ -213,7 +213,7 @@ fn explained(body: &str, error: &regex::Error) -> InvalidValue {
         let remedy = format!("it takes more than {} KiB: repeat fewer times in `{{...}}`", limit / 1024);
         return InvalidValue::new("this regular expression is too large", remedy);
     }
-    // The last line says what is wrong, those before it show where.
+    // The last line describes the error, the lines before it show its position.
     let text = error.to_string();
     let said = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
     let remedy = match () {

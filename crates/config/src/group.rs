@@ -136,7 +136,7 @@ pub(crate) fn programs(cgi: Cgi) -> Proxy {
     proxy.keep_alive.connections_max = 0;
     proxy.retry.attempts_max = 1;
     proxy.eject = None;
-    // What a program says of its own paths is what clients use.
+    // The program's own paths are those that clients use.
     proxy.rewrite = false;
     proxy.lenient_heads = cgi.lenient_heads;
     proxy.timeouts.head = cgi.time;

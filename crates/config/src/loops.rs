@@ -33,7 +33,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
     if routes.len() > CIRCLE_ROUTES_MAX {
         return;
     }
-    // The route that answers for a path, where it redirects every request for it and does nothing else.
+    // The route that answers for a path, if it redirects every request for it and does nothing else.
     let step = |of: &str| {
         let path = of.split(['?', '#']).next().unwrap_or_default();
         let index = routes.iter().position(|route| may_match(route, path))?;
@@ -48,7 +48,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
             continue;
         };
         let mut through: Vec<(usize, &TextSpan)> = Vec::new();
-        // Of each circle the first of its routes, and not those that lead into one.
+        // Each loop is reported once, at its first route; routes that only lead into a loop are not reported.
         while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
             && through.len() < CIRCLE_LEN_MAX - 1
             && through.iter().all(|(before, _)| *before != found)

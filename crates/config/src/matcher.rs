@@ -70,7 +70,7 @@ impl Routes {
     pub fn compile(config: &Config) -> Self {
         let mut routes = Self::default();
         for site in &config.sites {
-            // Hidden routes stand behind all others.
+            // Hidden routes come after all others.
             let found = site.routes.iter().filter(|route| route.part_of.is_none());
             routes.sites.push(found.map(RouteConditions::of).collect());
         }
@@ -118,7 +118,8 @@ impl Routes {
         }
         match self.at.get(&listener_key) {
             Some(hosts) => hosts.choose(host),
-            // A connection from an address that sites had before the configuration changed is for nobody.
+            // The connection arrived at an address of sites that a new configuration has removed: no site
+            // matches.
             None if listener_key & 1 == 1 => None,
             None => self.everywhere.choose(host),
         }

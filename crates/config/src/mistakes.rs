@@ -86,7 +86,7 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.key_at, title, "this server takes no part in traces");
         finding.help("write `enabled = true`");
     }
-    // What is listened at is an error of its own.
+    // `listen` in `[metrics]` is reported as an error elsewhere.
     let others = ["to", "listen", "enabled", "path"];
     let is_without =
         |metrics: &Node| metrics.is_table() && others.iter().all(|key| metrics.entry(key).is_none());
@@ -291,7 +291,7 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
     const GUARDS: [&str; 5] = ["deny", "allow", "auth", "limit", "internal"];
     let has = |route: &Node, key: &&&str| route.entry(key).is_some();
     let answer = ANSWERS.iter().find(|key| has(route, key));
-    // What is refused, or asks for a password, and is hardly meant to be had from the next route.
+    // Refused or protected paths should probably not be served by the next route.
     let guard = GUARDS.iter().find(|key| has(route, key)).or(is_refusal(route).then_some(&"respond"));
     let Some(directive) = answer.or(guard) else { return };
     let covers = |other: &Node, wide: &str| match other.entry("path") {
@@ -309,7 +309,7 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
             continue;
         };
         let wide = format!("{exact}*");
-        // Who has a route for what is below means both.
+        // A route for the paths below shows that the distinction is intended.
         if exact.contains('*') || routes.iter().any(|other| covers(other, &wide)) {
             continue;
         }

@@ -300,7 +300,7 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         finding.help(text);
         return;
     }
-    // `headers` is a limit elsewhere; who writes it here means the fields.
+    // `headers` is a limit elsewhere; here, header fields are meant.
     let of_fields: Vec<String> = match entry.key.as_str() {
         "header" | "headers" => {
             names().filter(|name| name.ends_with("_headers")).map(|name| format!("`{name}`")).collect()

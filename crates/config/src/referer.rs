@@ -57,7 +57,7 @@ impl RefererPattern {
             (Self::Regex(RefererExpression(expression)), Some(page)) => expression.is_match(page),
             (Self::Host(host), Some(page)) => {
                 let authority = page.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
-                // What stands before an `@` is no host.
+                // The part before an `@` is user information, not the host.
                 let authority = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default();
                 host.is_host_of(authority)
             }

@@ -137,14 +137,14 @@ pub(crate) fn rewrite_agrees(
     }
     // One that could not be read is reported already.
     let Some(to) = rewrite else { return true };
-    // What stands in front of its variables lies below the prefix already.
+    // The text before the first variable is below the prefix already.
     let is_below = |path: &PathPattern| {
         path.prefix().is_some_and(|prefix| to.start().starts_with(&format!("{prefix}/")))
     };
     let covers = |path: &PathPattern| {
         to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes())) || is_below(path)
     };
-    // Which of them `not` excludes is not looked at.
+    // Exclusions by `not` are not evaluated.
     if node.entry("not").is_none() && (paths.is_empty() || paths.iter().any(covers)) {
         let title = "this route matches again what it rewrites".to_owned();
         let finding = check.warning(&entry.value.at, title, "after 10 rounds the answer is 500");

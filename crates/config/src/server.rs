@@ -487,7 +487,7 @@ fn tls_by_default(config: &mut Config, node: &Node) {
         // It takes a DNS hook.
         HostPattern::Below(_) => false,
     };
-    // Sites stand in the order of the file, and that of the routes at the top among them.
+    // Sites are in the order of the file, including the site of the top-level routes.
     let mut items = node.items("site").iter();
     for index in 0..config.sites.len() {
         let speaks_tls = config.listeners_of(&config.sites[index]).any(Listener::is_tls);

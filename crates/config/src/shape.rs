@@ -210,7 +210,7 @@ fn measured<T: PartialOrd>(
         {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
             finding.help(match number {
-                // Where there may be no limit, another word says so.
+                // If the limit can be disabled, "unlimited" does that.
                 0 => format!("write the unit in the value: \"0{unit}\"; no limit is \"unlimited\" where a setting has it"),
                 _ => format!("write the unit in the value: \"{number}{unit}\""),
             });

@@ -454,8 +454,8 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
 
 /// Warns of routes that never answer, because an earlier one matches all their requests.
 pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
-    // Each route is compared with each before it. A file of thousands of routes was written by a program, which needs
-    // no such advice.
+    // Each route is compared with each before it. Files with thousands of routes are generated, so the advice
+    // is omitted.
     const ROUTES_MAX: usize = 1000;
     // A route that could not be read completely may look broader than it is.
     if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {

@@ -161,7 +161,7 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
             own.push(entry);
             continue;
         };
-        // Joined key by key, both would have to hold: what each excludes is excluded.
+        // Exclusions are alternatives: joined key by key, all conditions of both would have to be met.
         if entry.key == "not" {
             let mut all = alternatives(known.value.clone());
             all.extend(alternatives(entry.value));
@@ -267,7 +267,7 @@ mod tests {
         let config = config.unwrap();
         let [first, second] = &config.sites[0].routes[..] else { panic!("two routes") };
         assert_eq!(first.timeouts.body, Some(Duration::from_secs(5)));
-        // What the route says itself counts.
+        // The route's own value takes precedence.
         assert_eq!(first.timeouts.write, Some(Duration::from_secs(7)));
         assert_eq!(first.limit[0].rate().count, 5);
         assert_eq!(first.response_headers.set.len(), 2);

@@ -12,7 +12,7 @@ pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {
         text.push(SEPARATOR);
-        // What would be a second line of the name is not one of the file.
+        // A line feed in the name must not start a new line of the file.
         text.push_str(&path.display().to_string().replace('\n', " "));
         text.push('\n');
         text.push_str(part);

@@ -407,7 +407,7 @@ pub(crate) fn protocols_agree<'o>(
         Origin::Cgi(scheme, _) => scheme.name(),
         _ => "HTTP",
     };
-    // The default stands for one that could not be read.
+    // The default is a placeholder for servers that could not be parsed.
     let mut known = origins.zip(items).filter(|(origin, _)| **origin != Origin::default());
     let Some((first, first_item)) = known.next() else { return };
     let Some((other, item)) = known.find(|(other, _)| name(other) != name(first)) else { return };
