@@ -8,23 +8,23 @@ use data_encoding::BASE64URL_NOPAD;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How the server shows an authority that it has a name.
+/// Challenge with which the server proves control of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcmeChallenge {
-    /// By a file on port 80 (RFC 8555 section 8.3).
+    /// A file served on port 80 (RFC 8555 section 8.3).
     Http01,
-    /// By a certificate on port 443 (RFC 8737).
+    /// A certificate served on port 443 (RFC 8737).
     TlsAlpn01,
-    /// By a TXT record (RFC 8555 section 8.4).
+    /// A TXT record (RFC 8555 section 8.4).
     Dns01,
 }
 
-/// Where a DNS server is.
+/// Address of a DNS server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DnsAddress {
-    /// Its name or IP address, without brackets.
+    /// Name or IP address, without brackets.
     pub host: String,
-    /// Its TCP port.
+    /// TCP port.
     pub port: u16,
 }
 
@@ -36,8 +36,8 @@ const DIRECTORIES: [(&str, &str); 2] = [
 const PROFILE: Text<String> = Text { what: "a profile such as \"shortlived\"", parse: profile };
 
 directives! {
-    /// Where certificates come from that the server obtains by itself: those of sites with `tls = "auto"`. Whoever uses a
-    /// directory agrees to the terms of its authority.
+    /// Automatic certificates (ACME), for sites with `tls = "auto"`. Using a directory means agreeing to the
+    /// terms of its certificate authority.
     ///
     /// ```toml
     /// [acme]
@@ -48,14 +48,15 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the authority says
-    /// (RFC 9773). Names that no public authority issues for (`localhost`, names below `test`, `local`, `internal` and
-    /// `home.arpa`, addresses of private networks) get certificates of a local authority: see `komainu trust`.
+    /// Each name has a certificate of its own. It is renewed after two thirds of its lifetime, or when the
+    /// authority says (RFC 9773). Public authorities do not issue for `localhost`, for names below `test`,
+    /// `local`, `internal` and `home.arpa`, or for addresses of private networks. These get certificates of a
+    /// local authority: see `komainu trust`.
     Acme in "`[acme]`", check acme_agrees {
         /// Directories of authorities: `"letsencrypt"`, `"letsencrypt-staging"` (for tests: browsers do not trust it), or a
         /// URL. With several, the next one is tried where one fails.
         "directory" directories: Vec<AcmeDirectory> = ["letsencrypt"], OneOrMore(brief::<AcmeDirectory>("url"));
-        /// Where the authority writes to about the account.
+        /// Contact address of the account, to which the authority may write.
         "email" email: Option<String> = absent("none"),
             Maybe(Text { what: "an address such as \"admin@example.com\"", parse: email });
         /// The account at the authority that the server's account is bound to, for directories without an `eab` of their own.
@@ -63,7 +64,7 @@ directives! {
         /// The profile of certificates, for directories without a `profile` of their own: at Let's Encrypt `"tlsserver"`,
         /// or `"shortlived"` for six days.
         "profile" profile: Option<String> = absent("what the authority chooses"), Maybe(PROFILE);
-        /// How the server shows that it has a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
+        /// Challenges that prove control of a name: `"http-01"` needs port 80, `"tls-alpn-01"` port 443, and
         /// `"dns-01"` `dns` or `dns_hook`. After a failure the next one is tried. Wildcards need `"dns-01"`.
         "challenge" challenges: Vec<AcmeChallenge> = absent("all that the addresses in `listen`, `dns` and `dns_hook` allow"),
             OneOrMore(Word(&[
@@ -73,14 +74,15 @@ directives! {
             ]));
         /// The DNS server that sets TXT records, by dynamic update (RFC 2136).
         "dns" dns: Option<AcmeDns> = absent("none"), Maybe(table::<AcmeDns>());
-        /// The command that sets TXT records, where `dns` does not: a program, or a list of it and its arguments. It is called with `add` or
-        /// `remove`, the record's name and its value, and ends once the authority will see the change.
+        /// Command that sets TXT records, if `dns` does not: a program, or a list of it and its arguments. It
+        /// is called with `add` or `remove`, the record's name and its value. It must exit only when the
+        /// authority can see the change.
         "dns_hook" dns_hook: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a command such as \"/etc/komainu/dns-hook\"", parse: word });
-        /// A URL that confirms names which clients ask for and no site lists: those of sites with `tls = "auto"` and a wildcard host or no
-        /// hosts. It is requested with `?domain=NAME`; where it responds with a status of 200 to 299, a certificate for the name is
-        /// obtained, and kept. Other responses are remembered for a minute. At most 20 questions a second are asked, and at most
-        /// 10,000 names are kept.
+        /// URL that confirms names that clients request and no site lists, for sites with `tls = "auto"` and
+        /// a wildcard host or no hosts. It is requested with `?domain=NAME`. If the status is 200 to 299, a
+        /// certificate for the name is obtained and kept. Other responses are remembered for a minute. At
+        /// most 20 requests a second are made, and at most 10,000 names are kept.
         "ask" ask: Option<String> = absent("certificates are obtained for the hosts of sites alone"),
             Maybe(Text { what: "a URL such as \"http://127.0.0.1:9000/check\"", parse: ask_url });
         /// The folder of accounts, keys and certificates. The server's user writes to it. Servers that share it order each
@@ -88,13 +90,13 @@ directives! {
         "state" state: Option<PathBuf> =
             absent("$STATE_DIRECTORY, or /var/lib/komainu started as root, or else ~/.local/state/komainu"),
             Maybe(PathShape("a folder"));
-        /// Certificates (PEM) that are trusted for directories, beside those that the system trusts.
+        /// Certificates (PEM) that are trusted for directories, besides those that the system trusts.
         "ca" ca: Option<PathBuf> = absent("none"), Maybe(PathShape("a file"));
     }
 }
 
 directives! {
-    /// A directory of an authority. Just its URL stands for `url` alone.
+    /// A directory of an authority. A URL alone stands for `url`.
     AcmeDirectory in "`directory` of `[acme]`" {
         /// `"letsencrypt"`, `"letsencrypt-staging"`, or a URL.
         "url" url: String = required(""),
@@ -118,11 +120,11 @@ directives! {
     /// `tsig-keygen komainu > dns.key` makes such a file for BIND, whose configuration includes it and has
     /// `update-policy { grant komainu zonesub TXT; };` in the zone.
     AcmeDns in "`dns` of `[acme]`" {
-        /// The zone's primary server: a name or an IP address, with its port where that is not 53.
+        /// Primary server of the zone: a name or an IP address, with its port if it is not 53.
         "server" server: DnsAddress = required(""),
             Text { what: "a server such as \"ns1.example.com\" or \"192.0.2.1:5353\"", parse: dns_address };
-        /// The file of the key: the secret in base64, or a `key` statement as `tsig-keygen` prints it, which says the key's name
-        /// and algorithm too.
+        /// File of the key: the secret in base64, or a `key` statement as `tsig-keygen` prints it, which
+        /// contains the key's name and algorithm too.
         "secret_file" secret_file: PathBuf = required(""), PathShape("a file");
         /// The key's name.
         "key" key: Option<String> = absent("as `secret_file` says"), Maybe(Text { what: "a key's name", parse: word });
@@ -136,7 +138,8 @@ directives! {
             ]));
         /// The zone of the records.
         "zone" zone: Option<String> = absent("as the server says"), Maybe(Text { what: "a zone such as \"example.com\"", parse: word });
-        /// How long after a change the authority is asked to look: by then the zone's other servers must have it.
+        /// Time between a change and the authority's check. By then the zone's other servers must have the
+        /// change.
         "wait" wait: Duration = "10s", Time { min: Duration::ZERO, max: Duration::from_secs(3_600) };
     }
 }

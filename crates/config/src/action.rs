@@ -1,4 +1,4 @@
-//! What a route does with a request.
+//! Actions of routes: the handlers of requests.
 
 use crate::app::{self, Mounted};
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
@@ -16,7 +16,7 @@ use crate::template::{TemplateShape, content_template, template};
 use crate::upstream::cookie;
 use http::{Template, TemplatePart, Variable};
 
-/// What answers a request.
+/// Handler that answers a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Action {
     /// 404 Not Found: only for `Default`, because a route needs an action.
@@ -43,7 +43,7 @@ impl Action {
     pub(crate) const NAMES: [&str; 8] =
         ["files", "proxy", "app", "redirect", "respond", "cgi", "php", "split"];
 
-    /// Its directive.
+    /// Returns the name of the directive.
     pub fn name(&self) -> &'static str {
         match self {
             Self::NotFound => "nothing",
@@ -95,7 +95,7 @@ directives! {
     }
 }
 
-/// What keeps a client on a branch.
+/// Key that keeps a client on the same branch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SplitBy {
     /// Nothing: each request is drawn.
@@ -192,18 +192,20 @@ directives! {
     /// to = "http://127.0.0.1:3002"
     /// ```
     ///
-    /// A request goes to the first branch whose `when` it meets, and else to one by weight. What `by` names decides which one, by the
-    /// names and weights of the branches alone: on every thread, on every server, and after a restart, it is the same. When weights
-    /// change, no more clients change their branch than the weights demand; splits whose branches have the same names have the same
-    /// clients in them. The cache of the route keeps the branches apart. The branch is `$branch` in the access log, and `branch NAME`
-    /// is the `handler` in metrics. Clients can choose their branch by the fields and cookies that `when` and `by` name: a split is no
-    /// access control.
+    /// A request goes to the first branch whose `when` it meets. Other requests are distributed by weight:
+    /// the branch depends only on the key that `by` names, and on the names and weights of the branches. It
+    /// is therefore the same on every thread, on every server, and after a restart. When weights change, no
+    /// more clients change their branch than necessary. Splits whose branches have the same names assign
+    /// clients alike. The cache of the route keeps the branches apart. The branch is `$branch` in the access
+    /// log, and `branch NAME` is the `handler` in metrics. Clients can choose their branch by the fields and
+    /// cookies that `when` and `by` name: a split is not an access control.
     Split in "`split`", check split_agrees {
         /// The branches.
         "branches" branches: Vec<Branch> = required(""), List(table::<Branch>());
-        /// What keeps a client on its branch: `"hash:client"` its address; `"hash:header:NAME"` and `"hash:cookie:NAME"` a value that
-        /// it sends, or the address of one that does not; `"sticky"` or `"sticky:COOKIE"` a cookie that the server sets
-        /// (`komainu_split`), with a number drawn for the client; `"random"` nothing, so that each request is drawn.
+        /// Key that keeps a client on its branch. `"hash:client"`: the client address. `"hash:header:NAME"`
+        /// and `"hash:cookie:NAME"`: the value that the client sends, or its address if it sends none.
+        /// `"sticky"` or `"sticky:COOKIE"`: a random number in a cookie that the server sets
+        /// (`komainu_split`). `"random"`: none; each request is assigned at random.
         "by" by: SplitBy = "hash:client", Text { what: "what keeps a client on its branch", parse: SplitBy::parse };
     }
     held {
@@ -215,9 +217,10 @@ directives! {
 directives! {
     /// A branch of a `split`: a name and an action, which is one of those of a route, or `files` with `proxy` or `app`.
     Branch in "a branch of `split`", check branch_agrees {
-        /// Its name, in the access log and in metrics: letters, digits, `-`, `_` and `.`.
+        /// Name in the access log and in metrics: letters, digits, `-`, `_` and `.`.
         "name" name: String = required(""), Text { what: "the name of a branch", parse: branch_name };
-        /// Its part of the requests, in proportion to the weights of the others. 0 is for a branch that gets only what meets its `when`.
+        /// Share of the requests, relative to the weights of the other branches. With 0, a branch gets only
+        /// requests that meet its `when`.
         "weight" weight: Option<u32> = absent("1, or 0 with `when`"), Maybe(Count { min: 0, max: 1_000_000 });
         /// Requests that go to this branch whatever its weight.
         "when" when: Option<Conditions> = absent("by weight alone"), Maybe(table());
@@ -227,13 +230,14 @@ directives! {
         action: Action;
         /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// Where it begins.
+        /// Line where the table begins.
         line: Option<ConfigLine>;
     }
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |branch, files| branch.action = Action::Files(Box::new(files));
-        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
+        /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
+        /// are forwarded.
         "proxy" = Proxied => |branch, proxy| branch.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
         "app" = app::mounted() => |branch, app| branch.otherwise = Some(Action::App(Box::new(app)));
@@ -246,14 +250,14 @@ directives! {
 }
 
 impl Branch {
-    /// Its part of the requests.
+    /// Returns the branch's share of the requests.
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.weight.unwrap_or(u32::from(self.when.is_none()))
     }
 }
 
-/// Settles what stands in the table of a route or branch: one action, or `files` with a fallback.
+/// Checks the table of a route or branch: it must have one action, or `files` with a fallback.
 pub(crate) fn actions_agree(
     (action, otherwise): (&mut Action, &mut Option<Action>),
     (what, names): (&str, &[&str]),

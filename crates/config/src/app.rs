@@ -1,4 +1,4 @@
-//! Applications: what the server starts, how many workers there are, and how long they live.
+//! Applications: how they are started, the number of workers, and their lifetimes.
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::check::{Checker, InvalidValue};
@@ -60,8 +60,9 @@ directives! {
     /// app = "shop"
     /// ```
     ///
-    /// The output of its processes goes to the error log; each line has the application's name and the process. SIGHUP
-    /// loads the application again: the new workers take over when they are ready, and no request is lost.
+    /// The output of the processes goes to the error log; each line has the application's name and the
+    /// process. SIGHUP loads the application again: the new workers take over when they are ready, and no
+    /// request is lost.
     App in "`[apps.NAME]`", check app_agrees {
         /// A Perl application: a PSGI file.
         "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(PathShape("a PSGI file"));
@@ -113,32 +114,34 @@ directives! {
         "group" group: Option<String> = absent("that of `user`"), Maybe(AccountName { is_group: true });
         /// Requests that may wait for a worker; if there are more, the one that has waited longest is answered 503.
         "queue" queue_max: u32 = 1024, Count { min: 1, max: 65_536 };
-        /// How long things may take.
+        /// Timeouts of the application.
         "timeouts" timeouts: AppTimeouts = {}, table();
-        /// What happens to a request whose client closes its side of the connection before it has the response.
-        /// `"cancel"`: the request is cancelled, or not started if it still waits for a worker, unless the client has
-        /// asked to close the connection after the response (`Connection: close`, HTTP/1.0). `"ignore"`: the request is
-        /// started and answered, because some clients close only their sending side (`nc -N`, some health checks); an
-        /// ASGI application receives `http.disconnect`. If the client resets the connection, the request is always
-        /// cancelled.
+        /// Handling of requests whose client closes its side of the connection before it has the response.
+        /// `"cancel"`: the request is cancelled, or not started if it still waits for a worker. A client that
+        /// has asked to close the connection after the response (`Connection: close`, HTTP/1.0) still gets
+        /// its response. `"ignore"`: the request is started and answered, because some clients close only
+        /// their sending side (`nc -N`, some health checks); an ASGI application receives `http.disconnect`.
+        /// If the client resets the connection, the request is always cancelled.
         "client_abort" client_abort: Option<ClientAbort> = absent("`\"cancel\"` for `asgi`, `\"ignore\"` for others"),
             Maybe(CLIENT_ABORT);
         /// Settings of WebSockets. For ASGI.
         "websockets" websockets: AppWebSockets = {}, table();
-        /// When workers are replaced by new ones; by default never.
+        /// Conditions for replacing workers by new ones; by default never.
         "recycle" recycle: Recycle = {}, table();
         /// Limits that the kernel enforces on each of its processes.
         "limits" limits: AppLimits = {}, table();
-        /// What its processes may reach of what their user may. Without it they may reach all of that.
+        /// Access restrictions of the application's processes. Without them, the processes can access all
+        /// that their user can.
         "sandbox" sandbox: Option<AppSandbox> = absent("none"), Maybe(table());
         /// Whether the error page has the application's error message if it does not load. For development.
         "show_errors" show_errors: bool = false, Flag;
         /// Bytes of a request's body that are collected in memory before a worker gets the request, so that a slow
         /// client occupies no worker.
         "body_ahead" body_ahead_bytes: u64 = "128KiB", Size { min: 0, max: MIB };
-        /// Whether a request's body is read to its end before a worker gets the request; what exceeds `body_ahead` goes
+        /// Whether a worker gets a request only after its whole body was read; bytes beyond `body_ahead` go
         /// to a temporary file. A slow upload then occupies no worker, and the length of a body without one
-        /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it arrives.
+        /// (`Transfer-Encoding: chunked`) is known. With `false`, the application gets the body as it
+        /// arrives.
         "request_buffering" request_buffering: Option<bool> =
             absent("`true`; `false` for `asgi` and `handler`, which handle slow bodies at little cost, or need them as they arrive"),
             Maybe(Flag);
@@ -148,10 +151,11 @@ directives! {
         "response_head" response_head_bytes: u64 = "64KiB", Size { min: 4 * KIB, max: MIB };
         /// Bytes of a response that are kept in memory for a slow client, so that its worker is free earlier.
         "answer_ahead" answer_ahead_bytes: u64 = "256KiB", Size { min: 0, max: 64 * MIB };
-        /// Bytes of temporary files (`temp_path`) for what exceeds `answer_ahead` and `body_ahead`, of all clients
-        /// together, so that slow clients occupy no workers; `spill` of `[limits]` limits those of all applications. 0
-        /// turns it off. When the files are full, workers wait for slow clients; if more than half of the workers wait
-        /// and requests are queued, the response that has waited longest for its client is cut off.
+        /// Bytes of temporary files (`temp_path`) for data beyond `answer_ahead` and `body_ahead`, of all
+        /// clients together, so that slow clients occupy no workers; `spill` of `[limits]` limits those of
+        /// all applications. 0 disables them. When the files are full, workers wait for slow clients. If more
+        /// than half of the workers wait and requests are queued, the response that has waited longest for
+        /// its client is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
     }
 }
@@ -159,11 +163,11 @@ directives! {
 /// Whether an ASGI application has a lifespan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifespan {
-    /// It is used if the application supports it.
+    /// Used if the application supports it.
     Auto,
-    /// It is required.
+    /// Required.
     On,
-    /// There is none.
+    /// Not used.
     Off,
 }
 
@@ -180,7 +184,7 @@ impl Lifespan {
 }
 
 directives! {
-    /// How many worker processes there are.
+    /// Number of worker processes.
     Workers in "`workers`" {
         /// Workers that are always running.
         "min" min: u32 = 1, ONE;
@@ -190,26 +194,27 @@ directives! {
 }
 
 directives! {
-    /// How long an application may take.
+    /// Timeouts of an application.
     AppTimeouts in "`timeouts` of an application" {
-        /// How long a worker may take until the head of its response. Then the client gets 504, and the worker is
-        /// killed; the log has the request and the worker's stack. An event loop (ASGI) is killed only if it does not
-        /// release the request within 1 s. What a worker does after a response, or for a client that has disconnected, may
-        /// take as long again: then the worker is killed, with its stack in the log.
+        /// Maximum time until a worker sends the head of its response. Then the client gets 504, and the
+        /// worker is killed; the log has the request and the worker's stack. An event loop (ASGI) is killed
+        /// only if it does not release the request within 1 s. The same time applies to work after the
+        /// response, and to work for a client that has disconnected: then the worker is killed, with its
+        /// stack in the log.
         "request" request: Duration = "60s", WAIT;
-        /// How long a worker may pause between two pieces of a response while the client waits for more. Then the
-        /// response is cut off, and the worker is killed.
+        /// Maximum pause between two pieces of a response while the client waits for more. Then the response
+        /// is cut off, and the worker is killed.
         "between" between: Option<Duration> = absent("as long as `request`"), Maybe(WAIT);
-        /// How long a request may wait for a worker; then it is answered 503.
+        /// Maximum time that a request waits for a worker. Then it is answered 503.
         "queue" queue: Duration = "30s", WAIT;
-        /// How long the application may take to load.
+        /// Maximum time for the application to load.
         "start" start: Duration = "60s", WAIT;
-        /// How long a worker may take to end after it was asked to; then it is killed.
+        /// Maximum time for a worker to exit after it was asked to stop. Then it is killed.
         "stop" stop: Duration = "30s", WAIT;
-        /// How long a connection that a Ruby application has hijacked (`rack.hijack`, such as a WebSocket of Action
-        /// Cable) may carry no byte in either direction before it is closed.
+        /// Maximum time without a byte in either direction on a connection that a Ruby application has
+        /// hijacked (`rack.hijack`, such as a WebSocket of Action Cable). Then the connection is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// How long a worker above `min` may have no work before it is stopped.
+        /// Time without work after which a worker above `min` is stopped.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: HOUR };
     }
 }
@@ -220,8 +225,8 @@ directives! {
         /// The longest message from the client, with all its fragments and uncompressed; a longer one closes the socket
         /// with code 1009.
         "message" message_bytes_max: u64 = "16MiB", Size { min: KIB, max: GIB };
-        /// How long the client may send nothing before the socket is closed; the server sends a ping after half of that
-        /// time.
+        /// Maximum time without data from the client before the socket is closed. The server sends a ping
+        /// after half of that time.
         "idle" idle: Duration = "60s", Time { min: SECOND, max: DAY };
         /// Whether messages are compressed if the client offers it (permessage-deflate). Each message is compressed by
         /// itself, so that an idle socket needs no memory for it.
@@ -230,14 +235,14 @@ directives! {
 }
 
 directives! {
-    /// When a worker is replaced by a new one, which is ready before the old one leaves. The limits vary by up to a
-    /// tenth from worker to worker, so that they do not all leave at once.
+    /// Conditions for replacing a worker by a new one, which is ready before the old one exits. The limits
+    /// vary by up to a tenth from worker to worker, so that they do not all exit at once.
     Recycle in "`recycle`" {
-        /// After this number of requests.
+        /// Number of requests after which a worker is replaced.
         "requests" requests: Option<u64> = absent("never because of this"), Maybe(Requests);
-        /// When its private memory (not shared with other processes) exceeds this.
+        /// Private memory (not shared with other processes) above which a worker is replaced.
         "memory" memory_bytes: Option<u64> = absent("never because of this"), Maybe(Size { min: MIB, max: 1024 * GIB });
-        /// After this time.
+        /// Age at which a worker is replaced.
         "age" age: Option<Duration> = absent("never because of this"), Maybe(Time { min: SECOND, max: YEAR });
     }
 }
@@ -272,7 +277,7 @@ directives! {
     Mounted in "`app`" {
         /// The application: the `NAME` of `[apps.NAME]`.
         "name" name: String = required(""), Text { what: "the name of an application", parse: name };
-        /// Which of the application's `targets` answers.
+        /// Entry of the application's `targets` that handles the requests.
         "target" target: Option<String> = absent("the application's first callable"),
             Maybe(Text { what: "the name of a target", parse: name });
         /// The prefix to remove from the path; the application gets it as `SCRIPT_NAME`. `true` removes what the

@@ -1,4 +1,4 @@
-//! What the processes of an application may reach.
+//! Sandboxes of applications: which files and networks their processes can access.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,14 @@ use crate::record::directives;
 use crate::shape::{Flag, List, Maybe, PathShape};
 
 directives! {
-    /// What the processes of an application may reach, and the programs that they start. The kernel enforces it (Landlock,
-    /// seccomp); on a kernel that has no Landlock the application does not start. System calls that administer the machine
-    /// or look into other processes fail in a sandbox. Its processes signal each other alone, and connect to no abstract Unix socket of
-    /// others: by Landlock from Linux 6.12 on; before that all signals fail except those to the own process group, also to children.
-    /// A path may not lead through a symbolic link that a sandboxed application can replace, unless to what is granted anyway. The
-    /// [refused system calls](security.md#sandbox) are listed with the programs that notice.
+    /// Access restrictions of an application's processes and of the programs that they start. The kernel
+    /// enforces them (Landlock, seccomp). If the kernel has no Landlock, the application does not start.
+    /// System calls that administer the machine or inspect other processes fail in a sandbox. From Linux 6.12
+    /// on, sandboxed processes can signal only each other, and cannot connect to abstract Unix sockets of
+    /// others. Before that, all signals fail except those to the own process group, also to children. A path
+    /// must not lead through a symbolic link that a sandboxed application can replace, unless the link's
+    /// target is granted anyway. The [refused system calls](security.md#sandbox) are listed with the programs
+    /// that notice.
     ///
     /// ```toml
     /// [apps.shop]
@@ -23,26 +25,28 @@ directives! {
     /// network = false
     /// ```
     AppSandbox in "`sandbox` of an application" {
-        /// Files and folders that they may read, and everything below them. In addition to the application's folder, its
-        /// virtual environment, what is in `write`, the system's own folders, such as `/usr` and `/etc`, and `/dev/null` and its like.
+        /// Files and folders that the processes may read, and everything below them. Always readable: the
+        /// application's folder, its virtual environment, the paths in `write`, the system's own folders,
+        /// such as `/usr` and `/etc`, and `/dev/null` and similar devices.
         "read" read: Option<Vec<PathBuf>> = absent("everything"), Maybe(List(PathShape("a file or folder")));
         /// Files and folders that they may write to, and everything below them. A path that does not exist when the
         /// application starts is not granted. Temporary files have a folder of their own (TMPDIR), unless the usual one is granted here.
         "write" write: Vec<PathBuf> = [], List(PathShape("a file or folder"));
         /// Whether they may use the network. Without it they may use Unix sockets alone.
         "network" network: bool = true, Flag;
-        /// Whether they may change modes, owners, times and extended attributes of files. The kernel does not limit that to the paths
-        /// in `write`: those who may, change these of every file of their user. Without it such calls fail with EPERM, also for files
-        /// in `write`. The mode with which a file or folder is made is free.
+        /// Whether the processes may change modes, owners, times and extended attributes of files. The kernel
+        /// does not limit that to the paths in `write`: it applies to every file of their user. With `false`,
+        /// such calls fail with EPERM, also for files in `write`. The mode of a new file or folder can be
+        /// chosen freely.
         "attributes" attributes: bool = false, Flag;
     }
     held {
-        /// What the sandboxes of other applications may write to: these can replace what is there.
+        /// Paths that sandboxes of other applications can write to. These can replace what is there.
         written_by_others: Vec<PathBuf>;
     }
 }
 
-/// Adds to each sandbox what the others may write to.
+/// Adds to each sandbox the paths that other sandboxes can write to.
 pub(crate) fn share_written_paths<'a>(sandboxes: impl Iterator<Item = &'a mut AppSandbox>) {
     let sandboxes: Vec<_> = sandboxes.collect();
     let written: Vec<Vec<PathBuf>> = sandboxes.iter().map(|sandbox| sandbox.write.clone()).collect();

@@ -1,4 +1,4 @@
-//! Who has to prove who they are, and how.
+//! Authentication of clients.
 
 use crate::auth_server::{AuthServer, SignInPart, auth_server, identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
@@ -24,9 +24,9 @@ const REQUEST_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Cookie\"", parse: header::name });
 
 directives! {
-    /// Who may ask: users and passwords (`basic`), whoever a server lets in (`ask`), who has a token (`jwt`) or a signed URL (`signed`).
-    /// `false` is for routes of a site that asks.
-    /// See [Who may ask](auth.md).
+    /// Authentication of clients: by user and password (`basic`), by another server (`ask`), by token (`jwt`)
+    /// or by signed URL (`signed`). `false` exempts a route of a site that has `auth`. See [Who may
+    /// ask](auth.md).
     ///
     /// ```toml
     /// [[route]]
@@ -46,9 +46,10 @@ directives! {
         /// hashed with bcrypt (cost 4 to 15) or Argon2; others are refused, because a stolen file would reveal them. A changed
         /// file counts within a few seconds. The request is passed on with its `Authorization`.
         "basic" basic: Option<PathBuf> = absent("not by a file"), Maybe(PathShape("a file of users and passwords"));
-        /// What browsers show when they ask for a password.
+        /// Text that browsers show when they ask for a password.
         "realm" realm: String = "restricted", Text { what: "a text", parse: realm };
-        /// How often a client, by address, may send a wrong password; more get 429. What is remembered is not counted.
+        /// Rate of wrong passwords allowed per client address; beyond it, requests get 429. Remembered
+        /// passwords are not counted.
         "failures" failures: Option<Rate> = "10/m", Unlimited(RATE);
         /// The URL of a server that is asked for each request, as by nginx's `auth_request`, Traefik's `forwardAuth` and Caddy's
         /// `forward_auth`: GET without a body, with the fields of the request, `X-Forwarded-Method`, `-Proto`, `-Host`, `-Uri`
@@ -60,43 +61,46 @@ directives! {
         "jwt" jwt: Option<JwtAuth> = absent("no tokens"), Maybe(table());
         /// Signed URLs.
         "signed" signed: Option<SignedAuth> = absent("no signed URLs"), Maybe(table());
-        /// Fields of the server's answer that upstream servers and applications get in the request. What a client sends under such a
-        /// name, in any spelling, is always removed.
+        /// Fields of the server's answer that upstream servers and applications get in the request. Fields of
+        /// these names, in any spelling, are always removed from the client's request.
         "response_headers" response_headers: Vec<String> = [], IDENTITY_FIELDS;
-        /// How long all of the question may take.
+        /// Maximum time for the whole exchange with the server.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(300) };
         /// The `Host` that the server is asked with: `"pass"`, that of the request; `"upstream"`, its own name; or a text.
         "host" host: UpstreamHost = "pass", Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
         /// TLS to a server with an `https` URL.
         "tls" tls: ProxyTls = {}, table();
-        /// Where a browser is sent (302) that asks for a page with GET and that the server answers 401: a path or a URL. `$url` is the
-        /// URL that was asked for, percent-encoded, `$location` the `Location` of the answer. Where that is absent, 401 stays.
+        /// Sign-in page: a path or a URL. If the server answers 401 to a GET request of a browser for a page,
+        /// the browser is redirected there (302). `$url` is the requested URL, percent-encoded; `$location`
+        /// is the `Location` of the answer. If the answer has no `Location`, 401 stays.
         "sign_in" sign_in: Vec<SignInPart> = absent("401 goes to the client"),
             Text { what: "a path or URL such as \"/oauth2/start?rd=$url\"", parse: sign_in };
-        /// How long a password that was right, or an answer of the server that lets a request in, is remembered, so that not each
-        /// request costs as much. Passwords are remembered as a keyed hash. `"0s"` remembers none.
+        /// Time for which a correct password, or a positive answer of the server, is remembered. This avoids
+        /// the cost of a check for each request. Passwords are remembered as a keyed hash. `"0s"` remembers
+        /// none.
         "remember" remember: Option<Duration> = absent("`1m` for passwords, and no answers"),
             Maybe(Time { min: Duration::ZERO, max: Duration::from_secs(3600) });
-        /// The fields of a request by which an answer of the server is remembered, beside the client's address, the method and the whole
-        /// URL: all that its answer depends on.
+        /// Request fields that are part of the key under which an answer of the server is remembered, besides
+        /// the client's address, the method and the whole URL. They must include all fields that the answer
+        /// depends on.
         "remember_by" remember_by: Vec<String> = ["Cookie", "Authorization"], REQUEST_FIELDS;
     }
 }
 
-/// How a request proves who sends it.
+/// Method by which a request is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AuthKind<'a> {
-    /// By a user and a password of this file.
+    /// User and password, from this file.
     Basic(&'a PathBuf),
     /// This server decides.
     Ask(&'a AuthServer),
-    /// By a JSON Web Token.
+    /// JSON Web Token.
     Jwt(&'a JwtAuth),
-    /// By the URL.
+    /// Signed URL.
     Signed(&'a SignedAuth),
 }
 
-/// The directives that say how, and those that belong to them alone.
+/// Directives that select the method, each with the directives that belong to it alone.
 const KINDS: [(&str, &[&str]); 4] = [
     ("basic", &["realm", "failures", "remember"]),
     ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),
@@ -105,7 +109,7 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 impl Auth {
-    /// How. A checked configuration has exactly one way.
+    /// Returns the authentication method. A checked configuration has exactly one.
     pub fn kind(&self) -> Option<AuthKind<'_>> {
         let basic = self.basic.as_ref().map(AuthKind::Basic);
         let ask = self.ask.as_ref().map(AuthKind::Ask);

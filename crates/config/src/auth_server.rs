@@ -13,7 +13,7 @@ pub struct AuthServer {
     pub target: String,
 }
 
-/// A part of where browsers are sent to sign in.
+/// Part of the address of the sign-in page.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SignInPart {
     /// Text as it is.
@@ -54,7 +54,7 @@ pub(crate) fn auth_server(text: &str) -> Result<AuthServer, InvalidValue> {
     }
 }
 
-/// The name of a field that a server says of a client.
+/// Parses the name of a field with which the server describes a client.
 pub(crate) fn identity_field(text: &str) -> Result<String, InvalidValue> {
     let name = header::rule_name(text)?;
     let ours = ["host", "expect", "content-type", "content-encoding", "set-cookie", "location"];
@@ -67,7 +67,7 @@ pub(crate) fn identity_field(text: &str) -> Result<String, InvalidValue> {
     Ok(name)
 }
 
-/// Where browsers are sent to sign in.
+/// Parses the address to which browsers are redirected to sign in.
 pub(crate) fn sign_in(text: &str) -> Result<Vec<SignInPart>, InvalidValue> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -51,31 +51,34 @@ directives! {
             Maybe(Text { what: "a URL such as \"https://issuer.example/jwks.json\"", parse: auth_server });
         /// A file with the keys, as JWKS (RFC 7517). It alone may have secrets (`"kty": "oct"`, at least 32 bytes).
         "jwks_file" jwks_file: Option<PathBuf> = absent("those of `jwks`"), Maybe(PathShape("a file"));
-        /// Who may have issued tokens (`iss`).
+        /// Accepted issuers of tokens (`iss`).
         "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), TEXTS;
         /// The audience that tokens have to name (`aud`): one of these.
         "audience" audiences: Vec<String> = absent("anyone, with a warning"), TEXTS;
         /// Algorithms of signatures. `HS256` and the like need a `jwks_file` with secrets; `none` does not exist.
         "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
-        /// By how much the issuer's clock may differ from this one's.
+        /// Maximum difference between the clocks of the issuer and this server.
         "leeway" leeway: Duration = "30s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
-        /// Claims that a token must have, each with one of these values, or in a list of its own one of them. Dots lead into objects.
+        /// Claims that a token must have, each with one of these values; if the claim is a list, it must
+        /// contain one of them. Dots lead into objects.
         "claims" claims: Vec<(String, Vec<String>)> = {}, CLAIMS;
-        /// Fields of the request that upstream servers and applications get, from claims; lists with commas. What a client sends under such a
-        /// name, in any spelling, is always removed.
+        /// Request fields that upstream servers and applications get, from claims; lists with commas. Fields
+        /// of these names, in any spelling, are always removed from the client's request.
         "headers" headers: Vec<(String, String)> = {}, HEADERS;
-        /// A cookie that has the token where there is no `Authorization`.
+        /// Cookie with the token, used if there is no `Authorization`.
         "cookie" cookie: Option<String> = absent("none"), Maybe(Text { what: "the name of a cookie", parse: parameter });
-        /// A parameter of the query that has it where neither has. URLs stand in logs and histories.
+        /// Query parameter with the token, used if there is neither `Authorization` nor the cookie. URLs
+        /// appear in logs and histories.
         "query" query: Option<String> = absent("none"), Maybe(Text { what: "the name of a parameter", parse: parameter });
-        /// How long keys are used until they are asked for again.
+        /// Time after which the keys are fetched again.
         "refresh" refresh: Duration = "1h", Time { min: Duration::from_secs(10), max: Duration::from_secs(604_800) };
     }
 }
 
 directives! {
-    /// Signed URLs: whoever has one may ask for its path until its time; others get 403, and 410 after it. `komainu sign-url` makes one; see
-    /// [Signed URLs](auth.md#signed-urls) for other languages.
+    /// Signed URLs: a signed URL gives access to its path until it expires. Requests without a valid
+    /// signature get 403; expired ones get 410. `komainu sign-url` makes one; see [Signed
+    /// URLs](auth.md#signed-urls) for other languages.
     ///
     /// ```toml
     /// [[route]]

@@ -1,4 +1,4 @@
-//! How fast responses are sent.
+//! Bandwidth limits of responses.
 
 use crate::check::InvalidValue;
 use crate::record::{brief, directives};
@@ -14,7 +14,8 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<BandwidthLimit>>> {
 }
 
 directives! {
-    /// How fast a response is sent. A rate alone stands for `rate`; `false` in a route is for one that is not limited though its site is.
+    /// Rate at which a response is sent. A rate alone stands for `rate`. `false` exempts a route of a site
+    /// that has a limit.
     ///
     /// ```toml
     /// [[route]]
@@ -23,9 +24,9 @@ directives! {
     /// bandwidth = { rate = "1MiB/s", after = "10MiB" }
     /// ```
     ///
-    /// Each response has the rate for itself: a client that asks for two at once gets twice as much, which `concurrent` of `limit` bounds.
-    /// It holds for files, upstream servers, applications and the cache, over HTTP/1 and HTTP/2. Upgraded connections (WebSocket) are not
-    /// limited.
+    /// The rate applies to each response: a client that sends two requests at once gets twice as much. Use
+    /// `concurrent` of `limit` to bound that. The limit covers files, upstream servers, applications and the
+    /// cache, over HTTP/1 and HTTP/2. Upgraded connections (WebSocket) are not limited.
     BandwidthLimit in "`bandwidth` of a site or route" {
         /// Bytes a second, from `"1KiB/s"` to `"1TiB/s"`.
         "rate" bytes_per_s: u64 = required(""), RATE;

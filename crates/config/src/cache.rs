@@ -1,4 +1,4 @@
-//! The cache of responses: its store, and what a route decides.
+//! The cache of responses: its store, and the policy of a route.
 
 use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
@@ -37,7 +37,8 @@ directives! {
     /// cache = true
     /// ```
     CacheStore in "`[cache]`" {
-        /// Bytes of stored responses, with their keys and header fields. Those that are asked for least leave first.
+        /// Bytes of stored responses, with their keys and header fields. The least requested are removed
+        /// first.
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 1024 * GIB };
         /// Content of the largest response that is stored; at most a sixteenth of `memory`.
         "object" object_bytes_max: u64 = "4MiB", Size { min: KIB, max: 64 * GIB };
@@ -47,28 +48,30 @@ directives! {
 }
 
 directives! {
-    /// The cache on disk. What is stored in memory and fresh for ten seconds or more is written to it too, and is found there once
-    /// memory has no room for it, and after a restart.
+    /// The cache on disk. Responses that are stored in memory and fresh for ten seconds or more are also
+    /// written to disk. They are read from there after a restart, or when memory has no room for them.
     ///
     /// ```toml
     /// [cache]
     /// disk = { path = "/var/cache/komainu", size = "10GiB" }
     /// ```
     ///
-    /// Each response is a file with checksums. One that is damaged or half-written is dropped. While the folder cannot be written
-    /// to (the disk is full or fails), memory alone is used; the error log says so once. One process uses a folder at a time.
+    /// Each response is a file with checksums. Damaged or incomplete files are dropped. While the folder
+    /// cannot be written to (the disk is full or fails), only memory is used; the error log reports it once.
+    /// A folder can be used by one process at a time.
     CacheDisk in "`disk` of `[cache]`" {
         /// The folder. Started as root, the server makes it, for the user that it runs as; a change needs a restart while
         /// `sandbox` is on.
         "path" path: PathBuf = required(""), PathShape("a folder");
-        /// Bytes of the disk that it may take, in whole blocks. Those that were stored first and not used since leave first.
+        /// Bytes of disk space, in whole blocks. The oldest responses that were not used since are removed
+        /// first.
         "size" bytes_max: u64 = "1GiB", Size { min: MIB, max: 1 << 50 };
     }
 }
 
 directives! {
-    /// The cache of responses of `proxy` and `app` (RFC 9111), as the shared cache in front of them. `true` is `{}`: it
-    /// stores what the origin allows, for as long as it says.
+    /// The cache of responses of `proxy` and `app` (RFC 9111): a shared cache in front of them. `true` is
+    /// `{}`: it stores what the origin allows, for as long as the origin allows.
     ///
     /// ```toml
     /// [[route]]
@@ -77,21 +80,22 @@ directives! {
     /// cache = { grace = "10m" }
     /// ```
     ///
-    /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` count as their RFCs say. A response says in
-    /// `Cache-Status` what became of it. Requests that wait for the same response wait together for one.
+    /// `Cache-Control`, `CDN-Cache-Control`, `Expires`, `Vary` and `Age` are handled as their RFCs specify.
+    /// `Cache-Status` in a response tells how the cache handled the request. Concurrent requests for the same
+    /// response are combined into one.
     CachePolicy in "`cache` of a site or route", check policy_agrees {
-        /// How long a stale response is used while the origin cannot be reached, unless the origin forbids that
-        /// (`must-revalidate`, `s-maxage`).
+        /// Time for which a stale response is used while the origin cannot be reached, unless the origin
+        /// forbids that (`must-revalidate`, `s-maxage`).
         "grace" grace: Duration = "1h", Time { min: Duration::ZERO, max: DAY };
-        /// The longest time that a response with `Last-Modified`, which says nothing of its freshness, counts as fresh; it is
-        /// a tenth of its age.
+        /// Maximum heuristic freshness of a response with `Last-Modified` that does not specify its
+        /// freshness. The heuristic is a tenth of its age.
         "heuristic" heuristic: Duration = "1d", Time { min: Duration::ZERO, max: DAY };
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
-        /// Who may purge by HTTP, with the method `PURGE`.
+        /// Clients that may purge by HTTP, with the method `PURGE`.
         "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
             Maybe(table());
-        /// Rules, in order: what differs for some requests and responses. See `[[route.cache.rule]]`.
+        /// Rules, in order: exceptions for some requests and responses. See `[[route.cache.rule]]`.
         "rule" rules: Vec<CacheRule> = [], List(table());
     }
 }
@@ -109,7 +113,8 @@ fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Looks whether the rules of a site, or of a route with these paths, give everybody the pages of one.
+/// Checks that the rules of a site, or of a route with these paths, do not share personal pages with all
+/// clients.
 pub(crate) fn pages_agree(
     cache: &Option<Option<CachePolicy>>,
     paths: &[PathPattern],

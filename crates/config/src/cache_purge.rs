@@ -1,4 +1,4 @@
-//! Purges by HTTP: who may make them.
+//! Purging by HTTP: the clients that may purge.
 
 use crate::check::{Checker, InvalidValue};
 use crate::network::{SOURCE, TrustedSource};
@@ -11,8 +11,9 @@ use std::path::PathBuf;
 const TOKEN_CHARS_MIN: usize = 16;
 
 directives! {
-    /// Purges by HTTP, of the routes that have this: `PURGE` of a URL removes its responses by `http` and `https`, in all variants.
-    /// Requests must come from one of the addresses in `from`, and carry the token, as far as each is given.
+    /// Purging by HTTP, for the routes with this directive: `PURGE` of a URL removes its responses by `http`
+    /// and `https`, in all variants. If `from` is given, requests must come from one of its addresses. If a
+    /// token is given, they must carry it.
     ///
     /// ```toml
     /// [[route]]
@@ -20,18 +21,18 @@ directives! {
     /// cache = { purge = { token_file = "/etc/komainu/purge.token", from = ["127.0.0.1", "10.0.0.0/8"] } }
     /// ```
     ///
-    /// `curl -X PURGE -H "Authorization: Bearer $TOKEN" https://example.com/news` purges a URL. With `Surrogate-Key: a b` every
-    /// response of that host with one of these tags is purged instead; with `Soft-Purge: 1` what is purged becomes stale and is
-    /// not removed. See [Purging](cache.md#purging).
+    /// `curl -X PURGE -H "Authorization: Bearer $TOKEN" https://example.com/news` purges a URL. With
+    /// `Surrogate-Key: a b`, every response of that host with one of these tags is purged instead. With
+    /// `Soft-Purge: 1`, responses become stale instead of being removed. See [Purging](cache.md#purging).
     CachePurge in "`purge` of `cache`", check purge_agrees {
         /// The token that requests carry as `Authorization: Bearer TOKEN`: a secret, of at least 16 characters without spaces.
         "token" token: Option<String> = absent("none, or that of `token_file`"),
             Maybe(Text { what: "a token of at least 16 characters", parse: token });
         /// The file that holds the token.
         "token_file" token_file: Option<PathBuf> = absent("none, or `token`"), Maybe(PathShape("a file"));
-        /// Networks and addresses of clients that may purge, and `"unix"`. Where a proxy in front is not one of `trusted_proxies`, its
-        /// address would stand for all its clients: requests with forwarding fields from such a proxy are refused unless there is
-        /// a token.
+        /// Networks and addresses of clients that may purge, and `"unix"`. The address of a proxy that is not
+        /// in `trusted_proxies` would stand for all its clients: requests with forwarding fields from such a
+        /// proxy are refused unless there is a token.
         "from" from: Vec<TrustedSource> = [], List(SOURCE);
     }
 }

@@ -1,4 +1,4 @@
-//! Rules of the cache: for which requests and responses what differs.
+//! Rules of the cache: exceptions for some requests and responses.
 
 use crate::check::{Checker, InvalidValue};
 use crate::compress::type_pattern;
@@ -19,7 +19,7 @@ const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
 /// Statuses to which a rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusMatch {
-    /// One status, 200 to 599.
+    /// A single status, 200 to 599.
     One(u16),
     /// A class: 4 for 400 to 499.
     Class(u8),
@@ -54,7 +54,7 @@ pub enum StripCookies {
     None,
     /// All.
     All,
-    /// Those with such a name.
+    /// Cookies with one of these names.
     Named(Vec<ValuePattern>),
 }
 
@@ -70,14 +70,14 @@ impl StripCookies {
     }
 }
 
-/// Which query parameters are a part of the key.
+/// Query parameters that are part of the cache key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum QueryKey {
     /// All.
     All,
     /// None.
     None,
-    /// Those with such a name.
+    /// Parameters with one of these names.
     Only(Vec<ValuePattern>),
 }
 
@@ -97,8 +97,9 @@ const FIELDS: OneOrMore<Word<IgnoredField>> = OneOrMore(Word(&[
 ]));
 
 directives! {
-    /// A rule of the cache: what differs for requests and responses that meet all of its conditions. A directive counts in the
-    /// first rule that applies and has it, so several rules may apply to one response.
+    /// A rule of the cache: settings for requests and responses that meet all of its conditions. Each
+    /// directive is taken from the first rule that applies and has it, so several rules may apply to one
+    /// response.
     ///
     /// ```toml
     /// [[route]]
@@ -131,7 +132,8 @@ directives! {
         "header" header: Vec<(String, ValuePattern)> = {}, HEADERS;
         /// Condition: query parameters, as in `query` of a route.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Condition: names of cookies, one of which the request must have. `*` stands for any run of characters.
+        /// Condition: names of cookies, one of which the request must have. `*` matches any run of
+        /// characters.
         "cookie" cookie: Vec<ValuePattern> = absent("with cookies and without"), NAMES;
         /// Condition: media types of the response.
         "type" types: Vec<String> = absent("every type"), TYPES;
@@ -142,41 +144,44 @@ directives! {
         "bypass" bypass: Option<bool> = absent("false"), Maybe(Flag);
         /// Whether responses may be stored.
         "store" stores: Option<bool> = absent("true"), Maybe(Flag);
-        /// How long responses are fresh from their arrival on, whatever `max-age`, `s-maxage` and `Expires` say. What is
-        /// `private`, `no-store` or `no-cache` stays so (see `ignore`), and so do responses with `Set-Cookie`, and those to
-        /// requests with `Authorization`. Of responses that the origin itself does not let be stored, those to requests with
-        /// cookies are not (see `with_cookies`).
+        /// Time for which responses are fresh, from their arrival, regardless of `max-age`, `s-maxage` and
+        /// `Expires`. Responses with `private`, `no-store` or `no-cache` are not affected (see `ignore`), nor
+        /// are those with `Set-Cookie`, or those to requests with `Authorization`. Responses to requests with
+        /// cookies are stored only if the origin itself allows it (see `with_cookies`).
         "ttl" ttl: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// The same for responses that say nothing of their freshness, in place of a guess.
+        /// Like `ttl`, for responses that do not specify their freshness, in place of the heuristic.
         "default_ttl" default_ttl: Option<Duration> = absent("see `heuristic`"), LIFETIME;
         /// As `grace` of `cache`.
         "grace" grace: Option<Duration> = absent("as `cache` has it"), LIFETIME;
-        /// How long stale responses are used while they are validated, where they do not say so themselves.
+        /// Time for which stale responses are used while they are validated, if the response does not specify
+        /// it.
         "stale_while_revalidate" while_revalidate: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// How long stale responses are used in place of 500, 502, 503 and 504, where they do not say so themselves.
+        /// Time for which stale responses are used in place of 500, 502, 503 and 504, if the response does
+        /// not specify it.
         "stale_if_error" if_error: Option<Duration> = absent("as the response says"), LIFETIME;
-        /// How long stale responses are kept to be validated.
+        /// Time for which stale responses are kept for validation.
         "keep" keep: Option<Duration> = absent("as long as there is room"), LIFETIME;
         /// Fields of responses that do not count: `"Cache-Control"` (and `CDN-Cache-Control`), `"Expires"`, `"Vary"` (all but
         /// `Accept-Encoding` in it). Clients get them all the same.
         "ignore" ignore: Option<Vec<IgnoredField>> = absent("none"), Maybe(FIELDS);
-        /// Cookies that are removed from requests that ask for what may be stored, and from their responses: `true` for all,
-        /// or names, in which `*` stands for any run of characters.
+        /// Cookies that are removed from requests whose responses may be stored, and from these responses:
+        /// `true` for all, or names, in which `*` matches any run of characters.
         "strip_cookies" strip_cookies: Option<StripCookies> = absent("none"), Maybe(Toggle {
             on: Some(|| StripCookies::All),
             off: || StripCookies::None,
             shape: CookieNames,
         });
-        /// What the key has beside scheme, host and path.
+        /// Parts of the cache key besides scheme, host and path.
         "key" key: Option<CacheKey> = absent("the whole query"), Maybe(table());
         /// A response is stored once it has been asked for so many times.
         "min_uses" min_uses: Option<u32> = absent("1"), Maybe(Count { min: 1, max: 1000 });
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: Option<bool> = absent("as `cache` has it"), Maybe(Flag);
-        /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies: everyone gets what was made for one then.
+        /// Whether `ttl` and `default_ttl` apply to responses to requests with cookies. Everyone then gets
+        /// the response made for one user.
         "with_cookies" with_cookies: Option<bool> = absent("false"), Maybe(Flag);
-        /// Whether responses to requests with `Authorization` may be stored although they do not say so: everyone gets what was
-        /// made for one then, unless `key` has that field.
+        /// Whether responses to requests with `Authorization` may be stored without the origin's permission.
+        /// Everyone then gets the response made for one user, unless `key` has that field.
         "with_authorization" with_authorization: Option<bool> = absent("false"), Maybe(Flag);
     }
     held {
@@ -186,14 +191,15 @@ directives! {
 }
 
 directives! {
-    /// What the key of cached responses has beside scheme, host and path. What the key leaves out of the query, the origin does
-    /// not get in requests whose responses may be stored: nobody can put into a stored response what its key does not hold.
+    /// Parts of the cache key besides scheme, host and path. Query parameters that are not in the key are
+    /// removed from requests to the origin whose responses may be stored: no client can influence a stored
+    /// response by a parameter that is not in its key.
     ///
-    /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`, of which there are at most 16; `Vary`
-    /// itself counts beside them.
+    /// Fields, cookies, languages and the device are variants of a URL, as with `Vary`. A URL has at most 16
+    /// of them; variants by `Vary` are counted separately.
     CacheKey in "`key` of a cache rule", check key_agrees {
-        /// Query parameters: names, in which `*` stands for any run of characters; `true` for all, `false` for none. A name
-        /// ends at `=`, a parameter at `&` alone.
+        /// Query parameters: names, in which `*` matches any run of characters; `true` for all, `false` for
+        /// none. A name ends at `=`, a parameter only at `&`.
         "query" query: QueryKey = true, Toggle { on: Some(|| QueryKey::All), off: || QueryKey::None, shape: QueryNames };
         /// Names of query parameters that are left out.
         "ignore_query" ignore_query: Vec<ValuePattern> = absent("none"), NAMES;
@@ -207,9 +213,9 @@ directives! {
         /// the only one that the origin is asked for.
         "language" language: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a language such as \"en\" or \"pt-br\"", parse: language });
-        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `User-Agent`. Requests with two of
-        /// them, or whose `Sec-CH-UA-Mobile` contradicts it, have responses of their own.
-        /// `Vary: User-Agent` does not count then.
+        /// Whether the kind of device is in the key (mobile, tablet, desktop), by `User-Agent`. Requests with
+        /// two `User-Agent` fields, or whose `Sec-CH-UA-Mobile` contradicts it, have separate responses.
+        /// `Vary: User-Agent` is then ignored.
         "device" device: bool = false, Flag;
     }
 }
@@ -308,7 +314,7 @@ impl CacheRule {
         self.strip_cookies == Some(StripCookies::All)
     }
 
-    /// Whether its key has cookies, and those that it is for among them.
+    /// Whether the key has cookies, among them those of the rule's condition.
     fn has_key_of_its_cookies(&self) -> bool {
         let Some(key) = self.key.as_ref().filter(|_| self.has_cookie_key()) else { return false };
         let is_in_key = |name: &str| key.cookie.iter().any(|one| one == name);
@@ -373,7 +379,7 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
     errors_agree(rule, node, check);
 }
 
-/// Warns of lifetimes for errors that a request may cause by what no key holds.
+/// Warns of lifetimes of error responses that a client can cause by data outside the key.
 fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
     let of_request = |status: &StatusMatch| {
         let causes =
@@ -423,8 +429,8 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
     );
 }
 
-/// Warns of lifetimes for pages of which some people should get their own. `is_narrow` says that the route is for some paths alone: then
-/// rules that strip cookies are meant.
+/// Warns of lifetimes for pages that may be personal. `is_narrow`: the route has specific paths, so rules
+/// that strip cookies are considered intended.
 pub(crate) fn warn_of_pages_for_all(
     rules: &[CacheRule],
     nodes: &[Node],

@@ -22,18 +22,20 @@ directives! {
     /// cgi  = "/srv/cgi-bin"
     /// ```
     ///
-    /// In a folder, the path below the route's names the program, and what is behind it is `PATH_INFO`. A program has to be an
-    /// executable file within the folder; symbolic links are followed as long as they stay in it. Names that begin with a dot
-    /// are not found, and programs that write the whole head of the response themselves (`nph-…`) are not supported.
+    /// In a folder, the path below the route's names the program, and the rest of the path is `PATH_INFO`. A
+    /// program must be an executable file within the folder; symbolic links are followed as long as they stay
+    /// in it. Names that begin with a dot are not found. Programs that write the whole head of the response
+    /// themselves (`nph-…`) are not supported.
     Cgi in "`cgi`" {
         /// The folder of the programs, or one program.
         "root" root: PathBuf = required(""), PathShape("a folder or a program");
         /// Programs that run at the same time; further requests wait, for up to 10 s, and then get 503.
         "processes" processes_max: u32 = 16, Count { min: 1, max: 10_000 };
-        /// How long a request may take. Then, and when its client disconnects, the program and all that it has started get SIGTERM,
-        /// and a second later SIGKILL.
+        /// Maximum time for a request. When it expires, or the client disconnects, the program and all that
+        /// it has started get SIGTERM, and a second later SIGKILL.
         "time" time: Duration = "60s", Time { min: Duration::from_millis(100), max: Duration::from_secs(86_400) };
-        /// Environment variables of the programs, besides those of CGI and `PATH`. They get none of the server's.
+        /// Environment variables of the programs, besides those of CGI and `PATH`. The server's environment
+        /// is not passed on.
         "env" env: Vec<(String, String)> = {}, ENV;
         /// Whether response heads with faults that can be repaired are accepted, as by `lenient_heads` of `proxy`.
         "lenient_heads" lenient_heads: bool = false, Flag;

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 pub struct InvalidValue {
     /// The faulty part of the text, in bytes; the whole text if absent.
     pub at: Option<Range<usize>>,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
-    /// What to write instead; empty if the message is enough.
+    /// Suggested correction; empty if the message suffices.
     pub remedy: String,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// A snippet: where its keys and values stand, and where it is used.
+/// Snippet: the places of its keys and values, and of its uses.
 pub(crate) struct SnippetPlaces {
     pub(crate) name: String,
     pub(crate) places: Vec<TextSpan>,
@@ -68,7 +68,7 @@ impl OwnNames {
     }
 }
 
-/// What all readers of values share: the text, the current directive, and the findings.
+/// State shared by all readers of values: the text, the current directive and the findings.
 pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
@@ -79,15 +79,15 @@ pub(crate) struct Checker<'a> {
     pub(crate) homes: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub(crate) groups: BTreeMap<String, Option<Node>>,
-    /// Where keys begin that their table does not have.
+    /// Offsets of keys that their table does not define.
     pub(crate) unknown: HashSet<usize>,
-    /// The snippets of the file, and where they are used.
+    /// Snippets of the file and the places of their uses.
     pub(crate) snippets: Vec<SnippetPlaces>,
     /// The variables that the file defines.
     pub(crate) own_names: OwnNames,
-    /// Where the strings begin that environment variables are a part of.
+    /// Offsets of strings that contain environment variables.
     expanded: HashSet<usize>,
-    /// Where strings begin whose variables the environment lacks.
+    /// Offsets of strings whose environment variables are not set.
     unresolved: HashSet<usize>,
     pub(crate) report: Report,
 }
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
         self.unresolved.insert(at.start);
     }
 
-    /// Whether a table has keys that were reported as unknown: what it lacks may be one of them.
+    /// Whether a table has unknown keys that were reported. A missing key may be one of them, misspelled.
     pub(crate) fn has_unknown(&self, node: &Node) -> bool {
         match &node.data {
             Data::Table(entries) => entries.iter().any(|entry| self.unknown.contains(&entry.key_at.start)),
@@ -188,7 +188,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Adds the remedy to the last finding, where that is a flag in quotes, or written as other servers write it.
+    /// Adds a remedy to the last finding if the value is a flag in quotes, or in the notation of another
+    /// server.
     pub(crate) fn help_with_flag(&mut self, node: &Node) {
         let flag = match &node.data {
             Data::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",
@@ -200,7 +201,7 @@ impl<'a> Checker<'a> {
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
     pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
-        // What is wrong with it is reported already.
+        // The unresolved variable has been reported already.
         if self.unresolved.contains(&at.start) {
             return;
         }

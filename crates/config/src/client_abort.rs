@@ -1,4 +1,4 @@
-//! What happens to a request whose client closes its side early.
+//! Handling of requests whose client closes its side of the connection early.
 
 use crate::shape::Word;
 
@@ -6,12 +6,12 @@ use crate::shape::Word;
 pub(crate) const CLIENT_ABORT: Word<ClientAbort> =
     Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
 
-/// What happens to a request whose client closes its side of the connection early.
+/// Action for a request whose client closes its side of the connection early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAbort {
-    /// It is started and answered.
+    /// The request is processed and answered.
     #[default]
     Ignore,
-    /// It is cancelled.
+    /// The request is cancelled.
     Cancel,
 }

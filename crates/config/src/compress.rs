@@ -18,7 +18,7 @@ pub enum Coding {
     Gzip,
 }
 
-/// How hard to compress.
+/// Compression effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// The least CPU time.
@@ -51,7 +51,7 @@ pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<Compre
 }
 
 directives! {
-    /// Compression while sending. Other threads than those that serve do the work.
+    /// Compression while sending, in threads separate from those that serve requests.
     Compress in "`compress`", check compress_agrees {
         /// Codings in the order of preference, for clients that accept several equally.
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
@@ -59,7 +59,7 @@ directives! {
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
         /// Larger files are sent as they are.
         "max" max_bytes: u64 = "8MiB", Size { min: 0, max: 64 * MIB };
-        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        /// Compression effort: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced",
             EFFORTS;
         /// Media types that are compressed.
@@ -99,7 +99,7 @@ directives! {
         "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
         /// Responses of a known length below this are sent uncompressed.
         "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
-        /// How hard to compress: `"fast"`, `"balanced"` or `"small"`.
+        /// Compression effort: `"fast"`, `"balanced"` or `"small"`.
         "level" effort: Effort = "balanced", EFFORTS;
         /// Media types that are compressed.
         "types" types: Vec<String> = [

@@ -28,8 +28,9 @@ pub(crate) const HEADER: Map<String, Condition> =
     Map { what: "header names", key: header::name, value: Condition };
 
 directives! {
-    /// Conditions, all of which a request has to meet. A value is a text, in which `*` matches any run of characters, `"~ REGEX"`, or
-    /// `true` for any value. Clients can write all of them but `client` and `country`.
+    /// Conditions, all of which a request must meet. A value is a text, in which `*` matches any run of
+    /// characters, `"~ REGEX"`, or `true` for any value. Clients can forge all of them but `client` and
+    /// `country`.
     Conditions in "`when`" {
         /// Header fields.
         "header" header: Vec<(String, ValuePattern)> = {}, Map { what: "header names", key: header::name, value: Condition };
@@ -39,13 +40,14 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, Map { what: "parameter names", key: parameter, value: Condition };
         /// Clients, by address: networks, addresses and `"unix"`.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
-        /// Countries of clients, which need `[geo]`; `"none"` where it is not known.
+        /// Countries of clients, which need `[geo]`; `"none"` for unknown.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
     }
 }
 
 directives! {
-    /// Requests that a route is not for: those that meet all of these conditions, which mean what they mean in a route.
+    /// Requests that a route does not match: those that meet all of these conditions. The conditions have the
+    /// same meaning as in a route.
     ConditionSet in "`not`", check excludes_some {
         /// Paths, one of which must match.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
@@ -57,7 +59,7 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
-        /// Pages that the request comes from.
+        /// Pages that link to or embed the resource, as in `referer` of a route.
         "referer" referer: Vec<RefererPattern> = absent("every page"), REFERER;
         /// Clients, by address.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);

@@ -1,4 +1,4 @@
-//! The listener of those who operate the server, and who may do what there.
+//! The control interface and the permissions of its clients.
 
 use crate::check::{Checker, InvalidValue};
 use crate::listen::{Address, Listen};
@@ -15,7 +15,7 @@ const TOKEN_CHARS_MIN: usize = 20;
 /// The longest.
 const TOKEN_CHARS_MAX: usize = 1_024;
 
-/// What the holder of a token or a certificate may do. Each may do what those before it may.
+/// Permissions of a token or certificate. Each role includes those before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TokenRole {
     /// Read everything: the configuration and the audit log too.
@@ -28,9 +28,10 @@ pub enum TokenRole {
 }
 
 directives! {
-    /// The listener of those who operate the server: `GET /metrics` is for Prometheus, `GET /v1/status` is what `komainu status
-    /// --json` prints, and below `/v1/` is the control API. Whoever reaches it can read figures and states, unless `open = false`: choose
-    /// an address of this machine or of a network of your own. Everything else needs a Unix socket, or over TCP a token or a client's certificate.
+    /// The control interface for administrators: `GET /metrics` is for Prometheus, `GET /v1/status` is the
+    /// output of `komainu status --json`, and below `/v1/` is the control API. Unless `open = false`, all
+    /// clients that reach the address can read metrics and status: choose an address of this machine or of a
+    /// private network. Everything else needs a Unix socket, or over TCP a token or a client certificate.
     ///
     /// ```toml
     /// [control]
@@ -43,25 +44,28 @@ directives! {
     /// token_file = "/etc/komainu/deploy.token"
     /// ```
     Control in "`[control]`", check control_agrees {
-        /// Its address: one of TCP, or a Unix socket (`unix:PATH`), by which everything can be done: its permissions decide who may open it.
+        /// Address of the control interface: TCP, or a Unix socket (`unix:PATH`). The Unix socket allows
+        /// everything: its file permissions decide who may open it.
         "listen" listen: Option<Listen> = absent("none"), Maybe(Address);
         /// TLS over TCP: the listener's certificate and key, in files, and with `client` the authorities that sign certificates of clients.
         /// `client.required = false` lets clients without one in, as without TLS. A reload reads the files again.
         "tls" tls: Option<SiteTls> = absent("requests in the clear"), site_tls();
-        /// Whether figures and states (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP without a token. Without, each
-        /// request over TCP needs one, at least of the role `read`; only the dashboard's page, which is empty without one, is sent to everybody.
+        /// Whether metrics and status (the API's role `open`, `/metrics`, `/v1/events`) can be read over TCP
+        /// without a token. With `false`, each request over TCP needs a token, at least of the role `read`.
+        /// Only the dashboard's page, which shows nothing without a token, is sent to everybody.
         "open" is_open: bool = true, Flag;
         /// Tokens, with which the control listener can be used over TCP: `[[control.token]]`.
         "token" tokens: Vec<ControlToken> = [], List(table());
-        /// What clients may do by their certificates, which `tls` has verified: `[[control.client]]`. The first that fits decides; a token that is sent
-        /// decides instead.
+        /// Permissions of clients by their certificates, which `tls` has verified: `[[control.client]]`. The
+        /// first that matches decides. If a client sends a token, the token decides instead.
         "client" clients: Vec<ControlClient> = [], List(table());
-        /// The permissions of the Unix socket, in octal digits. Who may write to it may do everything.
+        /// Permissions of the Unix socket, in octal digits. Users with write permission may do everything.
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
         /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
         "group" group: Option<String> = absent("that of the process"), Maybe(AccountName { is_group: true });
-        /// A file to which each change by the control API, and each refusal of who asks (401, 403, 429), is appended as a line of JSON; it is opened again with the logs.
+        /// Audit log: a file to which each change by the control API, and each refused request (401, 403,
+        /// 429), is appended as a line of JSON. It is opened again with the logs.
         "audit" audit: Option<PathBuf> = absent("the error log"), Maybe(PathShape("a file"));
     }
 }
@@ -69,10 +73,10 @@ directives! {
 directives! {
     /// A token for the control listener over TCP: requests carry it as `Authorization: Bearer TOKEN`. Its file is read again by a reload.
     ControlToken in "`[[control.token]]`" {
-        /// Its name in the audit log.
+        /// Name in the audit log.
         "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
-        /// What its holder may do: `read` also the configuration and the audit log, `operate` all that leaves the configuration as it is (reload, drain,
-        /// restart, purge), `admin` everything.
+        /// Permissions of the holder. `read`: status, configuration and audit log. `operate`: also all that
+        /// leaves the configuration unchanged (reload, drain, restart, purge). `admin`: everything.
         "role" role: TokenRole = required(""), ROLES;
         /// The file that holds it: 20 to 1,024 visible ASCII characters. A credential of systemd's is `"${CREDENTIALS_DIRECTORY}/NAME"`.
         "token_file" token_file: PathBuf = required(""), PathShape("a file");
@@ -80,7 +84,8 @@ directives! {
 }
 
 directives! {
-    /// A client of the control listener, known by its certificate: one of `subject`, `san` and `fingerprint` says which.
+    /// A client of the control listener, identified by its certificate: by one of `subject`, `san` and
+    /// `fingerprint`.
     ///
     /// ```toml
     /// [control]
@@ -97,9 +102,9 @@ directives! {
     /// san  = "DNS:deploy.example.com"
     /// ```
     ControlClient in "`[[control.client]]`", check client_agrees {
-        /// Its name in the audit log.
+        /// Name in the audit log.
         "name" name: String = required(""), Text { what: "a name of at most 64 characters", parse: name };
-        /// What it may do, as of a token.
+        /// Permissions, as of a token.
         "role" role: TokenRole = required(""), ROLES;
         /// The subject of its certificate, as RFC 4514 writes it and `$tls_client_subject` has it: `"CN=alice,O=Example"`.
         "subject" subject: Option<String> = absent("any"), Maybe(Text { what: "a distinguished name such as \"CN=alice\"", parse: subject });
@@ -235,7 +240,7 @@ fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     }
 }
 
-/// The control listener has an address of its own.
+/// Checks that the control listener does not share an address with another listener.
 pub(crate) fn listens_apart(control: &Control, others: &[&Listen], node: &Node, check: &mut Checker) {
     let written = node.entry("control").and_then(|entry| entry.value.entry("listen"));
     let (Some(own), Some(entry)) = (&control.listen, written) else { return };
@@ -267,7 +272,7 @@ fn tls_agrees(control: &Control, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What the listener shows to others than this machine.
+/// Warns if the listener is reachable from other machines without protection.
 fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
     let is_elsewhere = match &control.listen {
         Some(Listen::Any(_)) => true,

@@ -17,13 +17,13 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Cors>>> {
 pub enum CorsOrigin {
     /// All of them.
     Any,
-    /// One, as browsers write it.
+    /// A single origin, as browsers write it.
     Exact(String),
-    /// Those below a domain, at any depth.
+    /// Origins below a domain, at any depth.
     Below {
         /// `https://`.
         scheme: String,
-        /// `.example`, and the port where it is not the scheme's own.
+        /// `.example`, and the port if it is not the scheme's default.
         suffix: String,
     },
 }
@@ -36,8 +36,8 @@ const ORIGINS: OneOrMore<Text<CorsOrigin>> = OneOrMore(Text {
 });
 
 directives! {
-    /// Cross-origin requests (the Fetch standard's CORS protocol): which pages of other origins may read responses. `true` lets all of them
-    /// read, without cookies.
+    /// Cross-origin requests (the Fetch standard's CORS protocol): the origins whose pages may read
+    /// responses. `true` allows all of them, without cookies.
     ///
     /// ```toml
     /// [[route]]
@@ -46,22 +46,24 @@ directives! {
     /// cors  = { origins = ["https://app.example", "https://*.example"], credentials = true }
     /// ```
     ///
-    /// The server answers preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) before `auth` is asked, and adds the
-    /// fields to every response of the route: files, upstream servers, applications, cached responses and errors. What upstream
-    /// servers say of `Access-Control-Allow-Origin`, `-Credentials` and `-Expose-Headers` is replaced. `Vary: Origin` stands
-    /// wherever the response depends on the origin.
+    /// The server answers preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) before
+    /// `auth` is checked. It adds the fields to every response of the route: files, upstream servers,
+    /// applications, cached responses and errors. `Access-Control-Allow-Origin`, `-Credentials` and
+    /// `-Expose-Headers` of upstream servers are replaced. `Vary: Origin` is added wherever the response
+    /// depends on the origin.
     Cors in "`cors` of a site or route", check cors_agrees {
-        /// Origins that may read: scheme, host and port, as browsers write them; `*.` stands for every name below a domain; `"*"` is all.
+        /// Origins that may read: scheme, host and port, as browsers write them; `*.` matches every name
+        /// below a domain; `"*"` is all.
         "origins" origins: Vec<CorsOrigin> = ["*"], ORIGINS;
         /// Methods that they may use.
         "methods" methods: Vec<String> = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], METHODS;
-        /// Fields that their requests may have, beside those that every page may send.
+        /// Fields that requests of these origins may have, besides those that every page may send.
         "headers" headers: Option<Vec<String>> = absent("all that a browser asks for"), Maybe(NAMES);
-        /// Fields of responses that their scripts may read, beside those that every script may.
+        /// Response fields that scripts of these origins may read, besides those that every script may read.
         "expose" expose: Vec<String> = [], NAMES;
         /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`.
         "credentials" credentials: bool = false, Flag;
-        /// How long browsers remember a preflight's answer; they have bounds of their own.
+        /// Time for which browsers remember the answer to a preflight. Browsers have limits of their own.
         "max_age" max_age: Duration = "10m", Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
     }
 }

@@ -1,4 +1,4 @@
-//! Crawlers: those that are refused by name, those that behave as such, and robots.txt.
+//! Crawlers: refusal by name and by behaviour, and robots.txt.
 
 use crate::check::{Checker, InvalidValue};
 use crate::near::nearest;
@@ -9,19 +9,19 @@ use crate::record::{brief, directives};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use std::time::Duration;
 
-/// What is known of crawlers: a line each.
+/// List of known crawlers, one a line.
 const LIST: &str = include_str!("../data/crawlers.txt");
-/// What marks a name that is not in the list.
+/// Prefix of a name that is not in the list.
 const OTHER: &str = "name:";
 
 /// A crawler of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownCrawler {
-    /// Its group, such as `ai-training`.
+    /// Group, such as `ai-training`.
     pub group: &'static str,
-    /// Its product token.
+    /// Product token.
     pub name: &'static str,
-    /// Whether the name stands in robots.txt alone, and in no request.
+    /// Whether the name appears only in robots.txt, never in requests.
     pub is_for_robots: bool,
 }
 
@@ -41,7 +41,8 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Crawlers>>> {
 }
 
 directives! {
-    /// Crawlers: which are refused, by name and by what they do, and what robots.txt says. A list of names stands for `deny`.
+    /// Crawlers: which are refused, by name and by behaviour, and the contents of robots.txt. A list of names
+    /// stands for `deny`.
     ///
     /// ```toml
     /// [[site]]
@@ -52,27 +53,29 @@ directives! {
     /// proxy = "http://127.0.0.1:3000"
     /// ```
     ///
-    /// A name is the product token of a request's `User-Agent` (`GPTBot/1.2` is `GPTBot`), in any case. It is what a client says of
-    /// itself: whoever lies passes `deny`, and meets `pages` and `trap`. `/robots.txt` is answered to everybody.
+    /// A name is the product token of a request's `User-Agent` (`GPTBot/1.2` is `GPTBot`), in any case.
+    /// Clients can send any name: one with a false name passes `deny`, but `pages` and `trap` apply to it.
+    /// `/robots.txt` is answered to all clients.
     Crawlers in "`crawlers`", check crawlers_agree {
         /// Crawlers that get 403: the groups `"ai-training"`, `"ai-search"`, `"ai-user"` and `"seo"`, names of the list
         /// (`crates/config/data/crawlers.txt` of the source has it, with the source of each name), and `"name:TOKEN"` for others.
         "deny" deny: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a group of crawlers such as \"ai-training\", or a name such as \"GPTBot\"", parse: crawler });
-        /// Whether `/robots.txt` is made from `deny`, `disallow` and `trap` where the site has none: no route for that path alone,
-        /// and no such file in the folder of the `files` route that it belongs to. An application or upstream server is not asked.
+        /// Whether `/robots.txt` is made from `deny`, `disallow` and `trap` if the site has none: no route
+        /// for that path alone, and no such file in the folder of its `files` route. An application or
+        /// upstream server is not asked.
         "robots" robots: bool = true, Flag;
         /// Paths that robots.txt forbids to all crawlers.
         "disallow" disallow: Vec<String> = absent("none"), OneOrMore(Text { what: "a path such as \"/search\"", parse: robots_path });
-        /// A path that robots.txt forbids and that no visitor opens, because links to it are not shown: the network of a client that
-        /// asks for it gets 403 for `trap_time`. Requests that a page of another site has made a browser send do not count
-        /// (`Sec-Fetch-Site`).
+        /// A path that robots.txt forbids and that no visitor opens, because links to it are not shown. The
+        /// network of a client that requests it gets 403 for `trap_time`. Requests that a page of another
+        /// site has made a browser send do not count (`Sec-Fetch-Site`).
         "trap" trap: Option<String> = absent("none"), Maybe(Text { what: "a path such as \"/do-not-follow\"", parse: robots_path });
-        /// How long.
+        /// Time for which a network that requested `trap` gets 403.
         "trap_time" trap_time: Duration = "10m", Time { min: Duration::from_secs(1), max: Duration::from_secs(86_400) };
-        /// How many different pages a network may open in a time, such as `"120/m"`; more get 429. A page that was opened in that time
-        /// already does not count again, and each style sheet, script, image and font that is loaded gives one page back: browsers
-        /// load those, and crawlers seldom do.
+        /// Rate of different pages per network, such as `"120/m"`; beyond it, requests get 429. A page opened
+        /// again in that time is not counted again. Each style sheet, script, image and font that is loaded
+        /// gives one page back: browsers load those, crawlers seldom do.
         "pages" pages: Option<Rate> = absent("as many as they like"), Maybe(RATE);
         /// Bits of an IPv4 address that are one network.
         "ipv4_prefix" ipv4_prefix: u8 = 24, Count { min: 8, max: 32 };
@@ -84,7 +87,7 @@ directives! {
 }
 
 impl Crawlers {
-    /// The names that are refused, with those that stand in robots.txt alone.
+    /// Returns the names that are refused, including those that appear only in robots.txt.
     #[must_use]
     pub fn denied(&self) -> Vec<KnownCrawlerName> {
         let mut names: Vec<KnownCrawlerName> = Vec::new();
@@ -99,7 +102,7 @@ impl Crawlers {
         names
     }
 
-    /// What robots.txt says (RFC 9309).
+    /// Returns the contents of robots.txt (RFC 9309).
     #[must_use]
     pub fn robots_text(&self) -> String {
         let mut text = String::new();
@@ -122,7 +125,7 @@ impl Crawlers {
     }
 }
 
-/// The name of a crawler, and whether it stands in robots.txt alone.
+/// Name of a crawler, and whether it appears only in robots.txt.
 pub type KnownCrawlerName = (String, bool);
 
 fn crawlers_agree(crawlers: &mut Crawlers, node: &Node, check: &mut Checker) {

@@ -27,8 +27,9 @@ pub(crate) fn rules() -> impl Shape<Out = Vec<UseAsDictionary>> {
 }
 
 directives! {
-    /// Which responses of a route clients keep as dictionaries (RFC 9842), and for which requests: what they ask for next is sent as
-    /// the difference from what they have. `true` is `{}`: each response, for the next version at its own path.
+    /// Compression dictionaries (RFC 9842): responses of a route that clients keep, and the requests for
+    /// which they are used. Later responses are sent as the difference from the dictionary. `true` is `{}`:
+    /// each response is the dictionary for the next version at its own path.
     ///
     /// ```toml
     /// [[route]]
@@ -41,15 +42,16 @@ directives! {
     /// match = "/assets/app.*.js"
     /// ```
     ///
-    /// It is for `files`, and for `proxy` and `app` with `cache`. Responses need `Cache-Control: max-age`, which says for how long
-    /// a client may use them so; those that are `private` or have `Set-Cookie` are none. Over HTTPS only. The first rule whose
-    /// `path` matches counts. What has a dictionary is compressed with it in all routes of the site that have `compress` or
+    /// Available for `files`, and for `proxy` and `app` with `cache`; over HTTPS only. Responses need
+    /// `Cache-Control: max-age`, which says how long a client may use them as dictionaries. Responses that
+    /// are `private` or have `Set-Cookie` are not used. The first rule whose `path` matches applies. Clients
+    /// with a dictionary get responses compressed with it in all routes of the site that have `compress` or
     /// `use_as_dictionary`.
     UseAsDictionary in "`[[route.use_as_dictionary]]`" {
         /// Paths of the responses, as in `path` of a route.
         "path" path: Vec<PathPattern> = absent("every path of the route"), PATHS;
-        /// The requests that clients use the dictionary for: a URL pattern of the same origin, in which `*` stands for any run of
-        /// characters. Regular expressions are not allowed in it.
+        /// Requests for which clients use the dictionary: a URL pattern of the same origin, in which `*`
+        /// matches any run of characters. Regular expressions are not allowed in it.
         "match" pattern: Option<String> = absent("the path of the response"), PATTERN;
         /// Destinations of these requests, as the fetch standard names them: `"script"`, `"style"`, `"document"`.
         "match_dest" destinations: Vec<String> = absent("all"), DESTINATIONS;
@@ -59,10 +61,12 @@ directives! {
 }
 
 directives! {
-    /// What is kept of dictionaries, in memory, for all routes with `use_as_dictionary`. It counts against `limits.memory`, of which
-    /// it takes at most an eighth. A change forgets them: clients then get other codings, until they have new dictionaries.
+    /// Memory for dictionaries, shared by all routes with `use_as_dictionary`. It counts against
+    /// `limits.memory`, of which it takes at most an eighth. A change discards the dictionaries: clients then
+    /// get other codings until they have new ones.
     DictionaryStore in "`[dictionaries]`" {
-        /// Bytes of dictionaries and of what was compressed with them. Those that were used least recently leave first.
+        /// Bytes of dictionaries and of responses compressed with them. The least recently used are removed
+        /// first.
         "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 64 * GIB };
         /// Versions of one URL that are kept.
         "versions" versions_max: u32 = 4, Count { min: 1, max: 1000 };

@@ -14,8 +14,8 @@ const EXPANDED_BYTES_MAX: usize = 1 << 20;
 /// The value of an environment variable, if it is set.
 pub type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What a file includes: names or patterns of files, with the variables of the environment in them replaced. Nothing, where it is
-/// no valid TOML.
+/// Returns the names or patterns of included files, with environment variables replaced. Empty if `text` is
+/// not valid TOML.
 pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
     let Ok(document) = Node::document(text) else { return Vec::new() };
     let one = document.entry("include").map(|entry| &entry.value);
@@ -36,10 +36,10 @@ pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
     items.iter().filter_map(text).collect()
 }
 
-/// The directives of a text as [`joined`](crate::joined) returns it, as one tree to compare with another one, with the variables
-/// of the environment replaced; `None` where a file is no TOML.
+/// Returns the directives of a text from [`joined`](crate::joined) as one tree for comparison, with
+/// environment variables replaced; `None` if a file is not valid TOML.
 pub fn directives(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
-    // Faults are reported by who reads the configuration.
+    // Faults are reported when the configuration itself is read.
     let mut check = Checker::new(text, "", Path::new(""));
     let sources = check.report.sources().clone();
     Some(plain(&read(&sources, environment, &mut check)?))
@@ -60,7 +60,7 @@ fn plain(node: &Node) -> Value {
     }
 }
 
-/// The tree of all files, or `None` where one is no TOML; faults are reported.
+/// Returns the tree of all files, or `None` if one is not valid TOML; faults are reported.
 pub(crate) fn read(
     sources: &JoinedText,
     environment: EnvironmentLookup<'_>,
@@ -123,7 +123,7 @@ fn first_of(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
     None
 }
 
-/// What to do about a fault of the syntax with this message, at this text.
+/// Returns a remedy for the syntax error with this message, at this text.
 fn help_for(message: &str, text: &str) -> Option<&'static str> {
     if message.contains("escaped value") {
         return Some("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");
@@ -131,12 +131,12 @@ fn help_for(message: &str, text: &str) -> Option<&'static str> {
     if text.contains(['“', '”', '„', '‘', '’', '«', '»']) {
         return Some("write straight quotes, `\"` or `'`: a word processor has changed them");
     }
-    // A table of an entry, such as `[[route.cache.rule]]`, has made a table of what is a list.
+    // A table of an entry, such as `[[route.cache.rule]]`, has defined the list as a table.
     (message == "duplicate key" && matches!(text, "route" | "site"))
         .then_some("`[[route]]` and `[[site]]` begin an entry; tables that belong to it, such as `[[route.cache.rule]]`, stand below it")
 }
 
-/// Moves the places of a tree to where its file begins in the joined text.
+/// Shifts the places of a tree by the offset of its file in the joined text.
 fn shift(node: &mut Node, by: usize) {
     let moved = |at: &TextSpan| at.start + by..at.end + by;
     node.at = moved(&node.at);
@@ -152,8 +152,8 @@ fn shift(node: &mut Node, by: usize) {
     }
 }
 
-/// Puts the directives of an included file beside those that are there: lists of tables become longer, tables take further
-/// directives, and nothing may be given twice.
+/// Merges the directives of an included file: lists of tables are concatenated, tables are joined, and
+/// duplicate directives are reported.
 fn merge(entries: &mut Vec<Entry>, included: Vec<Entry>, place: &str, check: &mut Checker) {
     for entry in included {
         let Some(known) = entries.iter_mut().find(|known| known.key == entry.key) else {
@@ -201,7 +201,7 @@ fn expand(node: &mut Node, environment: EnvironmentLookup<'_>, left_bytes: &mut 
     }
 }
 
-/// The text with the values of the variables in it; `None` where it names none.
+/// Returns the text with variables replaced; `None` if it contains none.
 fn expanded(
     text: &str,
     at: &TextSpan,
@@ -216,7 +216,7 @@ fn expanded(
         let (before, tail) = rest.split_at(dollar);
         out.push_str(before);
         let Some((name, default, end)) = variable(tail) else {
-            // `$$` is a dollar sign in templates: what follows it names nothing.
+            // `$$` is a dollar sign in templates, so the name after it is not a variable.
             let kept = if tail.starts_with("$$") { 2 } else { 1 };
             out.push_str(&tail[..kept]);
             rest = &tail[kept..];
@@ -248,8 +248,8 @@ fn expanded(
     is_changed.then_some(out)
 }
 
-/// The variable at the start of a text: its name, its default and where it ends. Names of the environment are in capital
-/// letters; those of templates are not.
+/// Parses the variable at the start of a text: its name, its default and its end. Names of environment
+/// variables are in capital letters; those of template variables are not.
 fn variable(text: &str) -> Option<(&str, Option<&str>, usize)> {
     let inner = text.strip_prefix("${")?;
     let close = inner.find('}')?;

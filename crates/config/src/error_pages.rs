@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The statuses for which an error page is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StatusPattern {
-    /// One status, 400 to 599.
+    /// A single status, 400 to 599.
     One(u16),
     /// A class: 4 for 400 to 499, 5 for 500 to 599.
     Class(u8),
@@ -28,7 +28,7 @@ pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
 pub(crate) const ERROR_PAGES: Map<StatusPattern, PageShape> =
     Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PageShape };
 
-/// Endings of programs, whose text is sent to nobody.
+/// Extensions of programs, whose source must not be sent to clients.
 const PROGRAMS: [&str; 12] =
     ["php", "phtml", "phar", "php3", "php4", "php5", "php7", "php8", "pl", "cgi", "py", "rb"];
 

@@ -8,9 +8,10 @@ use std::fmt;
 
 /// Bytes of a regular expression.
 const TEXT_BYTES_MAX: usize = 1000;
-/// Bytes of memory that a compiled one may take. The time of a search is this times the length of what is searched, at most.
+/// Maximum size of a compiled expression, in bytes. The time of a search is at most proportional to this
+/// times the length of the text.
 const COMPILED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of memory that what it has met takes while it is searched for, in each thread; beyond that it is slower.
+/// Size of the lazy automaton's cache per thread, in bytes; beyond that the search is slower.
 const SEARCH_BYTES_MAX: usize = 256 * 1024;
 /// Groups that a regular expression may have.
 const GROUPS_MAX: usize = 32;
@@ -59,7 +60,7 @@ impl Expression {
         }
         let built = RegexBuilder::new(body)
             .unicode(false)
-            // A path may have any byte: what forbids `/admin/.*` is not walked around by one.
+            // A path may contain any byte: a line feed must not evade a rule for `/admin/.*`.
             .dot_matches_new_line(true)
             .case_insensitive(ignores_case)
             .size_limit(COMPILED_BYTES_MAX)
@@ -73,8 +74,9 @@ impl Expression {
         Ok(Self { text: text.to_owned(), regex })
     }
 
-    /// The texts that a match must contain, as far as that is easy to decide: not those of optional parts, nor of alternatives beside one
-    /// that may be empty. Of other alternatives each counts: without a match of its text it is of no use.
+    /// Returns texts that a match must contain, as far as that is easy to decide. Texts of optional parts are
+    /// left out, and those of alternatives if one may be empty. Otherwise each alternative contributes its
+    /// text.
     pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
         let mut texts = Vec::new();
         if let Some(hir) = self.parsed() {
@@ -112,7 +114,7 @@ impl Expression {
             .all(|part| part.properties().minimum_len() == Some(0) && part.properties().look_set().is_empty())
     }
 
-    /// Whether `^` stands behind something, or `$` before it, so that nothing matches.
+    /// Whether `^` follows something, or `$` precedes something, so that the expression never matches.
     pub(crate) fn has_misplaced_anchor(&self) -> bool {
         self.parsed().is_some_and(|hir| has_misplaced_anchor(&hir))
     }
@@ -133,7 +135,7 @@ impl Expression {
         })
     }
 
-    /// What each of its groups matches, by the names of [`Expression::groups`]; `None` where it matches nothing at all.
+    /// Returns the captures of [`Expression::groups`] by name; `None` if the expression does not match.
     pub(crate) fn captures(&self, bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         let found: Captures<'_> = self.regex.captures(bytes)?;
         let of = |(number, name): (usize, Option<&str>)| {
@@ -179,7 +181,7 @@ fn has_misplaced_anchor(hir: &Hir) -> bool {
 
 /// A text that every match of an expression, or of one of its alternatives, contains.
 pub(crate) struct RequiredText {
-    /// Whether it stands at the start of what is searched.
+    /// Whether the text is at the start of the searched text.
     pub(crate) is_at_start: bool,
     pub(crate) text: Vec<u8>,
 }
@@ -205,13 +207,13 @@ fn require(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {
     }
 }
 
-/// What is wrong with an expression, and what to write instead.
+/// Describes the error of an expression and suggests a correction.
 fn explained(body: &str, error: &regex::Error) -> InvalidValue {
     if let regex::Error::CompiledTooBig(limit) = error {
         let remedy = format!("it takes more than {} KiB: repeat fewer times in `{{...}}`", limit / 1024);
         return InvalidValue::new("this regular expression is too large", remedy);
     }
-    // The last line says what is wrong, those before it show where.
+    // The last line describes the error, the lines before it show its position.
     let text = error.to_string();
     let said = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
     let remedy = match () {

@@ -6,7 +6,7 @@ pub trait ConditionFields {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
-/// Fields of which each name is there once.
+/// Fields, each name at most once.
 impl<'h, F: Fn(&str) -> Option<&'h [u8]>> ConditionFields for F {
     fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self(name).is_some_and(fits)

@@ -14,7 +14,7 @@ use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use std::path::PathBuf;
 
-/// How symbolic links that lead out of the root are handled.
+/// Handling of symbolic links that lead out of the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Symlinks {
     /// Refused.
@@ -76,9 +76,9 @@ directives! {
         "listing" listing: bool = false, Flag;
         /// Whether files and folders with a leading dot are served. `/.well-known/` always is.
         "hidden" hidden: bool = false, Flag;
-        /// Symbolic links that lead out of the root: `"off"` refuses them, and every absolute link; `"owner-match"`
-        /// follows those whose target has the same owner as the link; `"on"` follows all. Links that stay below the
-        /// root are always followed.
+        /// Symbolic links that lead out of the root. `"off"` refuses them, and every absolute link.
+        /// `"owner-match"` follows a link whose target has the same owner as the link. `"on"` follows all.
+        /// Links that stay below the root are always followed.
         "symlinks" symlinks: Symlinks = "off",
             Word(&[("off", Symlinks::Off), ("owner-match", Symlinks::OwnerMatch), ("on", Symlinks::On)]);
         /// The `Cache-Control` field: one for all files, or a table of rules of which the first that matches applies. A
@@ -104,8 +104,8 @@ directives! {
             };
         /// Ranges that one request may ask for; a request with more gets the whole file. 0 turns ranges off.
         "ranges" ranges_max: u32 = 16, Count { min: 0, max: 1000 };
-        /// Media types by the extension of a file's name, before those that the server knows: `{ foo = "text/x-foo" }`. `"*"` is for files
-        /// whose type nobody knows, in place of `application/octet-stream`.
+        /// Media types by file name extension; they take precedence over the built-in ones: `{ foo =
+        /// "text/x-foo" }`. `"*"` is for files of unknown type, in place of `application/octet-stream`.
         "types" types: Vec<(String, String)> = {},
             Map { what: "extensions of names of files", key: extension, value: Text { what: "a media type such as \"text/plain\"", parse: plain_type } };
         /// The character set in the `Content-Type` of text; `false` for none.
@@ -147,7 +147,7 @@ fn file_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// As nginx has it.
+/// Rejects the status (`=404`) with which fallbacks of nginx may end.
 fn status_alone(text: &str) -> Result<(), InvalidValue> {
     let remedy = "leave it out: 404 is answered where no file is found";
     if text.starts_with('=') { Err(InvalidValue::new("this is not a path", remedy)) } else { Ok(()) }
@@ -245,7 +245,7 @@ impl CacheControl {
         Map { what: "path patterns or media types", key: file_match, value: Self::VALUE };
 }
 
-/// A value of `Cache-Control`, which is not a time alone: what other servers call `expires`.
+/// Parses a value of `Cache-Control`; rejects a time alone, which other servers call `expires`.
 fn cache_control(text: &str) -> Result<String, InvalidValue> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let unit_s = match text.get(digits..).unwrap_or_default().trim_start() {

@@ -1,4 +1,4 @@
-//! One way to write a configuration: `komainu fmt`. Comments stay, and so does the order of everything.
+//! Formatter of configuration files: `komainu fmt`. Comments and the order of everything are kept.
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, KeyMut, Table, Value};
 
@@ -31,10 +31,10 @@ pub fn format(text: &str) -> Result<String, String> {
     }
 }
 
-/// What stands before something.
+/// Whitespace before an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gap {
-    /// One blank line where there was any.
+    /// At most one blank line, if there was any.
     Kept,
     /// One blank line.
     One,
@@ -75,7 +75,7 @@ fn behind(suffix: &str) -> String {
     format!("{}{comment}", " ".repeat(distance.max(1)))
 }
 
-/// `is_head` says that no directive of the table was seen yet: no blank line follows the head.
+/// Formats a table. `is_head`: no directive of the table was seen yet, so no blank line follows the head.
 fn table(table: &mut Table, is_head: &mut bool) {
     let widths = key_widths(table);
     for ((mut key, item), width) in table.iter_mut().zip(widths) {
@@ -118,8 +118,8 @@ fn name_width(key: &KeyMut<'_>) -> usize {
     key.display_repr().chars().count()
 }
 
-/// How far from the start of its line each `=` is to stand. Neighbours that have it in one column keep that; a blank line, a table and
-/// a key of several parts separate them.
+/// Returns the column of `=` for each key. Neighbours that are aligned already stay aligned; a blank line, a
+/// table or a dotted key ends a group.
 fn key_widths(table: &mut Table) -> Vec<usize> {
     let is_blank = |prefix: &str| {
         let lines = prefix.rsplit_once('\n').map(|(lines, _)| lines);
@@ -150,7 +150,7 @@ fn without_spaces(key: &mut KeyMut<'_>) {
     key.dotted_decor_mut().set_suffix("");
 }
 
-/// What stands around `[name]`. A table that is not written by itself has none of it.
+/// Formats the whitespace around `[name]`. Implicit tables have none.
 fn head(table: &mut Table) {
     if table.is_implicit() {
         return;
@@ -181,7 +181,7 @@ fn value(value: &mut Value, width: usize, indent: &str) {
     }
 }
 
-/// The entries of a table in one line; `is_last` says that nothing follows them.
+/// Formats the entries of a table in one line; `is_last`: nothing follows them.
 fn inline(table: &mut InlineTable, is_last: bool, width: usize, indent: &str) {
     let count = table.len();
     for (at, (mut key, value)) in table.iter_mut().enumerate() {

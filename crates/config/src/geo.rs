@@ -7,7 +7,8 @@ use crate::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
 use std::path::PathBuf;
 
 directives! {
-    /// Countries of clients: a local file that says which networks are where. The server never asks another one.
+    /// Countries of clients, from a local file that maps networks to countries. The server never queries
+    /// another one.
     ///
     /// ```toml
     /// [geo]
@@ -19,9 +20,10 @@ directives! {
     /// proxy   = "http://127.0.0.1:3000"
     /// ```
     ///
-    /// `country` is a condition of routes and of `when`; `$country` is the code in header fields, redirects, maps, bodies and access logs,
-    /// empty where it is not known. The address is the one that `trusted_proxies` report, where they do. A reload reads the file again; one that
-    /// is broken then leaves the countries of before, and the log says so.
+    /// `country` is a condition of routes and of `when`; `$country` is the code in header fields, redirects,
+    /// maps, bodies and access logs, and empty if unknown. The address is the one that `trusted_proxies`
+    /// report, if they do. A reload reads the file again. If the file is broken, the previous countries stay
+    /// in use, and the log reports it.
     Geo in "`[geo]`" {
         /// A file in MaxMind's format (`.mmdb`) with countries, such as GeoLite2-Country, GeoLite2-City or DB-IP's country file; up to 256 MiB. It
         /// is read once, at the start and by a reload.
@@ -29,17 +31,17 @@ directives! {
     }
 }
 
-/// A country that requests come from.
+/// Country of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CountryPattern {
-    /// It is not known, as for private networks and Unix sockets.
+    /// Unknown, as for private networks and Unix sockets.
     None,
     /// The code of ISO 3166-1, in upper case.
     Code([u8; 2]),
 }
 
 impl CountryPattern {
-    /// Whether it matches a country's code, where that is known.
+    /// Whether the pattern matches a country's code, if that is known.
     pub fn matches(&self, country: Option<[u8; 2]>) -> bool {
         match self {
             Self::None => country.is_none(),
@@ -64,7 +66,7 @@ impl CountryPattern {
     }
 }
 
-/// The remedy where a directive needs `[geo]`, and there is none.
+/// Remedy for a directive that needs `[geo]` when it is missing.
 pub(crate) const GEO_REMEDY: &str = "say where countries come from: `[geo]` and `database = \"/usr/share/GeoIP/GeoLite2-Country.mmdb\"` below it";
 
 /// Countries, which need `[geo]`.

@@ -9,18 +9,18 @@ pub(crate) const ELEMENTS_MAX: usize = 127;
 /// each byte of the text is read only once.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Glob {
-    /// For each byte, the elements that are just this byte.
+    /// For each byte, the elements that match exactly this byte.
     literals: Box<[u128]>,
-    /// The elements that stand for any run of bytes without a slash.
+    /// Elements that match any run of bytes without a slash.
     within: u128,
-    /// The elements that stand for any run of bytes.
+    /// Elements that match any run of bytes.
     across: u128,
     end: u128,
 }
 
 impl Glob {
-    /// Compiles a pattern: `**` stands for any run of bytes, `*` for one without a slash; if `flat`, `*` is
-    /// `**`. `None` if it is longer than `ELEMENTS_MAX`.
+    /// Compiles a pattern: `**` matches any run of bytes, `*` one without a slash; if `flat`, `*` is `**`.
+    /// `None` if it is longer than `ELEMENTS_MAX`.
     pub(crate) fn new(pattern: &[u8], flat: bool) -> Option<Self> {
         let mut literals = vec![0u128; 256].into_boxed_slice();
         let (mut within, mut across) = (0u128, 0u128);

@@ -61,7 +61,7 @@ impl Shape for Proxied {
     }
 }
 
-/// What is meant by a port, the version of a PHP-FPM, or a URL as others write it.
+/// Translates a port, a PHP-FPM version or a URL of another notation into an address.
 fn php_server(text: &str) -> Option<String> {
     if let Some(address) = text.strip_prefix("tcp://") {
         return Some(format!("fastcgi://{}", shortened(address)));
@@ -136,7 +136,7 @@ pub(crate) fn programs(cgi: Cgi) -> Proxy {
     proxy.keep_alive.connections_max = 0;
     proxy.retry.attempts_max = 1;
     proxy.eject = None;
-    // What a program says of its own paths is what clients use.
+    // The program's own paths are those that clients use.
     proxy.rewrite = false;
     proxy.lenient_heads = cgi.lenient_heads;
     proxy.timeouts.head = cgi.time;

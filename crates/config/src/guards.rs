@@ -1,11 +1,12 @@
-//! Warnings of guards that let in what they are meant to keep out: requests that another route answers, and exceptions for everybody.
+//! Warnings of access controls that can be bypassed: requests that another route answers, and exceptions for
+//! everybody.
 
 use crate::check::{Checker, shortened};
 use crate::loops::has_conditions;
 use crate::node::{Data, Entry, Node, each_text, is_on, text};
 use crate::pattern::PathPattern;
 
-/// Actions by which a request reaches what a guard is in front of.
+/// Actions that give access to the guarded resource.
 const HANDLERS: [&str; 6] = ["proxy", "app", "php", "cgi", "files", "split"];
 
 /// Looks through the routes of a site.
@@ -37,7 +38,7 @@ pub(crate) fn warn_of_open_paths(routes: &[Node], check: &mut Checker) {
     }
 }
 
-/// `/admin/*` is guarded, and `/admin` goes to another route.
+/// Warns if `/admin/*` is guarded, and `/admin` goes to another route.
 fn warn_of_folder(
     (route, path): (&Node, &Node),
     folder: &str,
@@ -60,7 +61,7 @@ fn warn_of_folder(
     ));
 }
 
-/// `/admin` is guarded, and what is below it goes to another route.
+/// Warns if `/admin` is guarded, and the paths below it go to another route.
 fn warn_of_rest(
     (route, path): (&Node, &Node),
     name: &str,
@@ -133,7 +134,7 @@ fn every_client(network: &str) -> Option<&'static str> {
     }
 }
 
-/// The directive by which a route refuses some requests, or all.
+/// Returns the directive by which a route refuses some requests, or all.
 fn guard_of(route: &Node) -> Option<&'static str> {
     let guards = ["deny", "allow", "auth"].into_iter();
     let found = guards.filter_map(|key| Some((key, route.entry(key)?)));
@@ -141,7 +142,7 @@ fn guard_of(route: &Node) -> Option<&'static str> {
     found.next().or(is_refusal(route).then_some("respond"))
 }
 
-/// The `method` of a route whose only condition it is, and that is for reading.
+/// Returns the `method` of a route if that is its only condition and names only methods for reading.
 fn reads_only(route: &Node) -> Option<&Entry> {
     let method = route.entry("method")?;
     let others = ["header", "query", "referer", "client", "country", "host", "not", "use"];
@@ -155,7 +156,7 @@ fn handler_of(route: &Node) -> Option<&Entry> {
     HANDLERS.iter().find_map(|key| route.entry(key))
 }
 
-/// Whether `next` leads, without a guard, to what `route` keeps some from.
+/// Whether `next` gives access, without a guard, to the resource that `route` guards.
 fn is_way_around(route: &Node, next: &Node) -> bool {
     let Some(handler) = handler_of(next) else { return false };
     let is_same = handler_of(route).is_none_or(|own| own.key == handler.key && texts(own) == texts(handler));

@@ -1,12 +1,12 @@
-//! What people write who know another server: its directives and its syntax, and how that is said here.
+//! Hints for directives and syntax of other servers: the equivalent in this configuration.
 
 /// A directive of another server.
 struct ForeignDirective {
-    /// In lower case.
+    /// Name of the directive, in lower case.
     name: &'static str,
-    /// Whose it is.
+    /// Server that has the directive.
     server: &'static str,
-    /// How it is written here; ends "here this is …".
+    /// Equivalent in this configuration; completes "here this is …".
     here: &'static str,
 }
 
@@ -297,7 +297,7 @@ const FOREIGN: &[ForeignDirective] = &[
     foreign("wsgi_app", GUNICORN, "`wsgi = \"MODULE:NAME\"` in `[apps.NAME]`"),
 ];
 
-/// An example of a table, by its name, for who wrote another value in its place.
+/// Returns an example of a table, by its name, for a value of another type in its place.
 pub(crate) fn for_table(name: &str) -> Option<&'static str> {
     Some(match name {
         "CompressResponses" | "Compress" => {
@@ -352,7 +352,7 @@ const FOREIGN_VARIABLES: [(&str, &str); 26] = [
     ("upstream_status", "none: `$status` is what the client gets"),
 ];
 
-/// How a variable of nginx is written here, where its parts are among `names`.
+/// Returns the equivalent of an nginx variable, if its parts are among `names`.
 pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
     let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
     let Some(reason) = here.strip_prefix("none: ") else {
@@ -362,7 +362,7 @@ pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
     Some(format!("there is nothing like nginx's `${name}`: {reason}"))
 }
 
-/// The table of an application, for what looks like its file or module.
+/// Returns the table of an application for a text that looks like its file or module.
 pub(crate) fn for_app(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let key = match file.rsplit_once('.').map_or("", |(_, extension)| extension) {
@@ -379,7 +379,7 @@ pub(crate) fn for_app(name: &str) -> Option<String> {
     ))
 }
 
-/// How a directive of another server is written here: the remedy, for an unknown key in the table `place`.
+/// Returns the remedy for a directive of another server, found as an unknown key in the table `place`.
 pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
     let lower = key.to_ascii_lowercase();
     let index = FOREIGN.binary_search_by(|known| known.name.cmp(&lower)).ok()?;
@@ -390,7 +390,7 @@ pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
     })
 }
 
-/// What a file that is no TOML looks like, and what to write instead.
+/// Recognizes the format of a file that is not TOML and returns the remedy.
 pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let first = lines.next()?;

@@ -23,7 +23,7 @@ pub const PRIVATE_SUFFIXES: [&str; 11] = [
     "localdomain",
 ];
 
-/// Which hosts a site answers for. Text is in lower case.
+/// Pattern of the hosts that a site serves. Text is in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HostPattern {
     /// This host alone: a name, an IPv4 address, or an IPv6 address in brackets.

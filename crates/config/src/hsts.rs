@@ -2,7 +2,7 @@
 
 use crate::check::InvalidValue;
 
-/// What `hsts = true` stands for: browsers remember it for a year.
+/// Returns the value for `hsts = true`: a max-age of one year.
 pub(crate) fn hsts_year() -> Option<String> {
     Some("max-age=31536000".to_owned())
 }

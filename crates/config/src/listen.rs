@@ -12,16 +12,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which clients get 103 (Early Hints).
+/// Clients that receive 103 (Early Hints).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyHints {
-    /// Those that speak HTTP/2.
+    /// Clients that use HTTP/2.
     Http2,
-    /// All but those that speak HTTP/1.0.
+    /// All clients except those that use HTTP/1.0.
     All,
 }
 
-/// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
+/// Maximum length of a Unix socket's path, in bytes: `sun_path` without its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// An address to listen on. Port 0 is any free port.
@@ -31,7 +31,7 @@ pub enum Listen {
     Tcp(SocketAddr),
     /// Every address of the machine, IPv4 and IPv6, `:80`.
     Any(u16),
-    /// `localhost:80`: 127.0.0.1, and ::1 where the machine has it (RFC 6761 section 6.3).
+    /// `localhost:80`: 127.0.0.1, and ::1 if the machine has it (RFC 6761 section 6.3).
     Localhost(u16),
     /// A Unix socket, `unix:/run/k.sock`.
     Unix(PathBuf),
@@ -233,8 +233,8 @@ directives! {
         /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` accepts only IPv6 connections. Port 0 is any free
         /// port.
         "address" address: Listen = required(""), Address;
-        /// Whether connections speak TLS, after a PROXY protocol header if one is expected. The sites' `tls` says with which
-        /// certificates.
+        /// Whether connections use TLS, after a PROXY protocol header if one is expected. The certificates
+        /// are those of the sites' `tls`.
         "tls" tls: Option<bool> = absent("`true` at port 443, `false` elsewhere"), Maybe(Flag);
         /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, in which a proxy sends the
         /// client's address: a list of the networks of such proxies, or `true` for those of `trusted_proxies`. The

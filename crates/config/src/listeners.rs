@@ -6,7 +6,7 @@ use crate::site::Site;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Config {
-    /// All addresses of sites: those at the top of the file, then those that sites have beside them.
+    /// Returns all addresses of sites: those at the top of the file, then the additional ones of sites.
     pub fn listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listen.iter().chain(&self.site_listeners)
     }

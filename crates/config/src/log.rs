@@ -1,4 +1,4 @@
-//! Logs: where they go, and what is in them.
+//! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
 use crate::check::{Checker, InvalidValue, OwnNames};
@@ -27,29 +27,29 @@ pub enum AccessLog {
     Logfmt,
     /// One JSON object a line with the names of the Elastic Common Schema.
     Ecs,
-    /// This text.
+    /// Custom format.
     Template(Template),
-    /// A line for people who watch: what `komainu run` shows on a terminal. No file says it.
+    /// Line for people, shown by `komainu run` on a terminal. It cannot be configured.
     Console {
         /// With the colours of a terminal.
         color: bool,
     },
 }
 
-/// Which messages the error log contains: this level and those above it.
+/// Severity threshold of the error log: this level and those above it are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Failures.
     Error,
     /// Failures that may happen soon.
     Warn,
-    /// What the server does: start, reload, stop.
+    /// Start, reload and stop of the server.
     Info,
     /// Details that help to find a mistake.
     Debug,
 }
 
-/// A field of a log: its name, and what stands there.
+/// Field of a log: its name, and the variable that is its value.
 pub type LogField = (String, Variable);
 
 const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: field });
@@ -58,7 +58,8 @@ const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: he
 
 const CONDITION_TIME: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
 directives! {
-    /// Which requests the access log has: those that meet one of these conditions. Without any, all of them.
+    /// Requests that are logged in the access log: those that meet one of these conditions. Without
+    /// conditions, all requests are logged.
     ///
     /// ```toml
     /// [log]
@@ -66,11 +67,11 @@ directives! {
     /// only = { status = ["5xx"], slower_than = "500ms", sample = "1%" }
     /// ```
     LogCondition in "`only` in `[log]`" {
-        /// Those with one of these statuses: 200 to 599, or a class such as `"5xx"`.
+        /// Requests with one of these statuses: 200 to 599, or a class such as `"5xx"`.
         "status" status: Vec<StatusMatch> = absent("none"), OneOrMore(StatusShape);
-        /// Those that took longer.
+        /// Requests that took longer.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(CONDITION_TIME);
-        /// This share of all, evenly spread: `"0.1%"` is each thousandth.
+        /// Share of all requests, evenly spread: `"0.1%"` is each thousandth.
         "sample" sample: Option<u32> = absent("none"), Maybe(SHARE);
     }
 }
@@ -104,20 +105,21 @@ directives! {
         /// `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`, `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
         /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
-        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. What there is not is left out.
+        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. Fields without a value are
+        /// left out.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
         /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
         "mask_headers" mask_headers: Vec<String> = ["authorization", "proxy-authorization", "cookie"], HEADERS;
-        /// Which requests are in it.
+        /// Requests that are logged.
         "only" only: LogCondition = {}, table();
         /// The destination of the access log.
         "file" file: Sink = "stdout", LogDestination;
         /// The destination of the error log.
         "errors" errors: Sink = "stderr", LogDestination;
-        /// Which messages are logged: those of this level and of the levels before it, in the order `"error"`,
-        /// `"warn"`, `"info"`, `"debug"`.
+        /// Minimum severity: messages of this level and of the levels before it are logged, in the order
+        /// `"error"`, `"warn"`, `"info"`, `"debug"`.
         "level" level: Level = "info",
             Word(&[("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)]);
     }
@@ -140,17 +142,17 @@ directives! {
     /// file = "/var/log/komainu/example.com.log"
     /// ```
     RequestLog in "`[[logs]]`" {
-        /// Its format, as in `[log]`.
+        /// Format of the access log, as in `[log]`.
         "access" access: AccessLog = "json", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
-        /// Parameters of queries whose values are logged as `***`, besides those that `[log]` names.
+        /// Query parameters whose values are logged as `***`, besides those in `[log]`.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
-        /// Fields of requests of which `$http_NAME` is logged as `***`, besides those that `[log]` names.
+        /// Request fields of which `$http_NAME` is logged as `***`, besides those in `[log]`.
         "mask_headers" mask_headers: Vec<String> = [], HEADERS;
-        /// Which requests are in it.
+        /// Requests that are logged.
         "only" only: LogCondition = {}, table();
-        /// Its destination.
+        /// Destination of the access log.
         "file" file: Sink = "stdout", LogDestination;
     }
 }

@@ -1,4 +1,4 @@
-//! Where log lines go.
+//! Destinations of log lines.
 
 use crate::check::{Checker, InvalidValue};
 use crate::node::{Data, Node};
@@ -8,14 +8,14 @@ use crate::telemetry::OtlpLogs;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Where log lines go.
+/// Destination of log lines.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sink {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// This file, opened for appending.
+    /// File, opened for appending.
     File(PathBuf),
     /// A syslog server.
     Syslog(Syslog),
@@ -28,7 +28,7 @@ pub enum Sink {
 /// The address of a syslog server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SyslogAddress {
-    /// No address: only for `Default`.
+    /// No address; used only by `Default`.
     #[default]
     None,
     /// A Unix socket, of datagrams or of a stream.
@@ -41,12 +41,13 @@ pub enum SyslogAddress {
 
 /// The socket of this machine's syslog server.
 const LOCAL_SOCKET: &str = "/dev/log";
-/// The ports of syslog: RFC 5426, and what RFC 6587 names for a connection.
+/// Ports of syslog: RFC 5426 for UDP, RFC 6587 for connections.
 const UDP_PORT: u16 = 514;
 const TCP_PORT: u16 = 601;
 
 directives! {
-    /// A syslog server, which gets each line as a message by RFC 5424. `"syslog"` alone as the destination is the one of this machine.
+    /// A syslog server, which gets each line as a message by RFC 5424. `"syslog"` alone is the syslog server
+    /// of this machine.
     ///
     /// ```toml
     /// [[logs]]
@@ -54,9 +55,11 @@ directives! {
     /// file = { syslog = "tcp://logs.example.com:601", facility = "local7" }
     /// ```
     ///
-    /// While it cannot be reached, lines wait for it (8 MiB), and stderr says so; those for UDP are lost. A line longer than 8 KiB is cut.
+    /// While the server cannot be reached, lines are buffered (8 MiB), and stderr reports it; lines for UDP
+    /// are lost. A line longer than 8 KiB is truncated.
     Syslog in "a log's destination (syslog)" {
-        /// Its address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"` (octet counting).
+        /// Address: `"unix:/dev/log"` (datagrams or a stream), `"udp://HOST:514"`, or `"tcp://HOST:601"`
+        /// (octet counting).
         "syslog" to: SyslogAddress = required(""), SyslogAddressShape;
         /// The facility of the messages.
         "facility" facility: u8 = "daemon", FACILITY;
@@ -76,7 +79,7 @@ directives! {
     ///
     /// A line longer than 48 KiB is cut.
     Journal in "a log's destination (journald)" {
-        /// Its socket: that of a namespace is `/run/systemd/journal.NAME/socket`.
+        /// Socket of the journal. A namespace has `/run/systemd/journal.NAME/socket`.
         "journald" socket: PathBuf = "/run/systemd/journal/socket", PathShape("a socket");
         /// The `SYSLOG_IDENTIFIER` of the entries.
         "tag" tag: String = "komainu", TAG;
@@ -171,7 +174,7 @@ fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
     address.ok_or_else(invalid)
 }
 
-/// What other servers write in place of a file.
+/// Recognizes notations of other servers for log destinations.
 fn foreign(text: &str) -> Option<InvalidValue> {
     let fault = |message: &str, remedy: String| Some(InvalidValue::new(message, remedy));
     if let Some(options) = text.strip_prefix("syslog:") {

@@ -33,7 +33,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
     if routes.len() > CIRCLE_ROUTES_MAX {
         return;
     }
-    // The route that answers for a path, where it redirects every request for it and does nothing else.
+    // The route that answers for a path, if it redirects every request for it and does nothing else.
     let step = |of: &str| {
         let path = of.split(['?', '#']).next().unwrap_or_default();
         let index = routes.iter().position(|route| may_match(route, path))?;
@@ -48,7 +48,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
             continue;
         };
         let mut through: Vec<(usize, &TextSpan)> = Vec::new();
-        // Of each circle the first of its routes, and not those that lead into one.
+        // Each loop is reported once, at its first route; routes that only lead into a loop are not reported.
         while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
             && through.len() < CIRCLE_LEN_MAX - 1
             && through.iter().all(|(before, _)| *before != found)
@@ -68,7 +68,7 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
     }
 }
 
-/// Whether a route may be for a path, as far as its own path says.
+/// Whether a route may match a path, by its own `path` alone.
 fn may_match(route: &Node, path: &str) -> bool {
     let may = |pattern: &str| match pattern.strip_suffix('*') {
         _ if pattern.starts_with(['~', '*']) => true,
@@ -79,7 +79,7 @@ fn may_match(route: &Node, path: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
 }
 
-/// Where a route redirects to, and where that is written.
+/// Returns the redirect of a route and the node that contains it.
 fn redirect_of(route: &Node) -> Option<(&Node, &str)> {
     let redirect = &route.entry("redirect")?.value;
     let redirect = redirect.entry("to").map_or(redirect, |entry| &entry.value);
@@ -98,7 +98,7 @@ fn is_for_everything(route: &Node) -> bool {
     !has_conditions(route) && (route.entry("path").is_none() || route.one_or_more("path").iter().any(is_all))
 }
 
-/// Whether a site of this file speaks TLS: at port 443, and where `listen` says so.
+/// Whether a site of this file uses TLS: at port 443, and where `listen` says so.
 pub(crate) fn speaks_tls(node: &Node, site: &Node) -> bool {
     let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
     let listens = if site.entry("listen").is_some() { site } else { node };

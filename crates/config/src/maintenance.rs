@@ -17,8 +17,9 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
 }
 
 directives! {
-    /// Maintenance: while it is on, requests are answered 503 with `Retry-After` and a page. A page alone stands for `page`; `true` is
-    /// the server's own page; `false` in a site is for one that is served while the server has it.
+    /// Maintenance mode: requests are answered 503 with `Retry-After` and a page. A page alone stands for
+    /// `page`; `true` is the server's own page; `false` in a site exempts it from the server's maintenance
+    /// mode.
     ///
     /// ```toml
     /// [[site]]
@@ -29,9 +30,10 @@ directives! {
     /// proxy = "http://127.0.0.1:3000"
     /// ```
     ///
-    /// With `file` it is on while that file exists (`touch FILE`, `rm FILE`), which is looked at once a second at most; without it, it is
-    /// on as long as it is written: `komainu reload` switches it. It comes before limits, authentication and the cache, and after
-    /// `allow`, `deny` and the redirect to HTTPS. What certificate authorities ask for is answered as ever.
+    /// With `file`, the mode is on while that file exists (`touch FILE`, `rm FILE`), which is checked at most
+    /// once a second. Without it, the mode is on as long as the directive is present: `komainu reload`
+    /// switches it. It is applied before limits, authentication and the cache, and after `allow`, `deny` and
+    /// the redirect to HTTPS. Challenges of certificate authorities are still answered.
     Maintenance in "`maintenance`" {
         /// The page, at most 1 MiB; `.html`, `.txt` or `.json`. It is read at the start and at a reload.
         "page" page: Option<PathBuf> = absent("as `error_pages` has it for 503"), Maybe(PathShape("a file"));
@@ -39,10 +41,10 @@ directives! {
         "file" file: Option<PathBuf> = absent("always on"), Maybe(PathShape("a file"));
         /// Clients that are served as ever, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Paths that are answered as ever, such as those of health checks; patterns as in `path` of a route.
+        /// Paths that are not affected, such as those of health checks; patterns as in `path` of a route.
         "except_paths" except_paths: Vec<PathPattern> = absent("none"),
             OneOrMore(Text { what: "a path such as \"/health\" or \"/status/*\"", parse: PathPattern::parse });
-        /// When clients are to come again (`Retry-After`).
+        /// Time after which clients should retry (`Retry-After`).
         "retry_after" retry_after: Duration = "10m",
             Time { min: Duration::from_secs(1), max: Duration::from_secs(30 * 86_400) };
     }

@@ -1,4 +1,4 @@
-//! From a request to its route. Compiled once from the sites; finding a route allocates nothing.
+//! Route matching. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
 use crate::conditions::ConditionSet;
@@ -19,7 +19,7 @@ pub struct RouteId {
     pub route: usize,
 }
 
-/// What routes look at, besides header fields.
+/// Request properties that routes match, besides header fields.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRequest<'a> {
     /// The host of the request, with its port; empty if the request has none.
@@ -31,11 +31,11 @@ pub struct RouteRequest<'a> {
     pub method: &'a [u8],
     /// The path, percent-decoded once and without dot segments (see `http::path`).
     pub path: &'a [u8],
-    /// The query as the client sent it, without its `?`; empty if there is none.
+    /// Query as the client sent it, without its `?`; empty if there is none.
     pub query: &'a [u8],
     /// The client's address; none over a Unix socket.
     pub client: Option<IpAddr>,
-    /// The code of its country, where that is known.
+    /// Code of the client's country, if known.
     pub country: Option<[u8; 2]>,
 }
 
@@ -53,7 +53,7 @@ pub struct Routes {
 #[derive(Debug, Clone, Default)]
 struct Hosts {
     exact: HashMap<Box<[u8]>, usize>,
-    /// For `*.example.com`; the key is `.example.com`.
+    /// Wildcard hosts: the key of `*.example.com` is `.example.com`.
     below: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
 }
@@ -62,7 +62,7 @@ struct Hosts {
 #[derive(Debug, Clone)]
 struct RouteConditions(ConditionSet);
 
-/// A name, and what its value must be.
+/// Name, and the pattern that its value must match.
 type Condition = (String, ValuePattern);
 
 impl Routes {
@@ -70,7 +70,7 @@ impl Routes {
     pub fn compile(config: &Config) -> Self {
         let mut routes = Self::default();
         for site in &config.sites {
-            // Hidden routes stand behind all others.
+            // Hidden routes come after all others.
             let found = site.routes.iter().filter(|route| route.part_of.is_none());
             routes.sites.push(found.map(RouteConditions::of).collect());
         }
@@ -84,14 +84,15 @@ impl Routes {
         routes
     }
 
-    /// The routes of one site alone, whose index is 0 here.
+    /// Compiles the routes of a single site, whose index is 0 here.
     pub fn of_site(site: &Site) -> Self {
         let found = site.routes.iter().filter(|route| route.part_of.is_none());
         Self { sites: vec![found.map(RouteConditions::of).collect()], ..Self::default() }
     }
 
-    /// The site for a host at a listener, by its key. The host may have a port, in upper or lower case: the site that names it, or the
-    /// one with the longest wildcard that matches, or the default site, of those that answer at the address.
+    /// Returns the site for a host at a listener, by the listener's key. The host may have a port, and be in
+    /// upper or lower case. Of the sites at the address, the one that names the host is returned, else the
+    /// one with the longest matching wildcard, else the default site.
     pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
         self.choose(host, listener_key).map(|(site, _)| site)
     }
@@ -117,7 +118,8 @@ impl Routes {
         }
         match self.at.get(&listener_key) {
             Some(hosts) => hosts.choose(host),
-            // A connection from an address that sites had before the configuration changed is for nobody.
+            // The connection arrived at an address of sites that a new configuration has removed: no site
+            // matches.
             None if listener_key & 1 == 1 => None,
             None => self.everywhere.choose(host),
         }
@@ -139,7 +141,8 @@ impl Routes {
         self.sites[site].iter().position(|route| route.0.obstacle(request, &fields).is_none())
     }
 
-    /// Whether a route answers a request, for any host, as the first of its site: its own `path` does not count, those of routes before it do.
+    /// Whether a route answers a request, for any host, as the first of its site. Its own `path` is ignored;
+    /// those of the routes before it are not.
     pub fn is_first_beside_path(
         &self,
         RouteId { site, route }: RouteId,
@@ -252,7 +255,7 @@ impl ConditionSet {
         self.not.iter().for_each(|not| not.add_fields(names));
     }
 
-    /// Whether it, or what it excludes, looks at the client's country.
+    /// Whether the condition, or its exclusions, depend on the client's country.
     fn uses_country(&self) -> bool {
         !self.country.is_empty() || self.not.iter().any(Self::uses_country)
     }
@@ -269,7 +272,7 @@ impl ConditionSet {
         self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path))
     }
 
-    /// Whether it, or what it excludes, looks at more of a request than its path and query.
+    /// Whether the condition, or its exclusions, depend on more than path and query of a request.
     fn has_conditions(&self) -> bool {
         let of_fields = !self.header.is_empty() || !self.host.is_empty() || !self.referer.is_empty();
         let of_client = !self.client.is_empty() || !self.country.is_empty();
@@ -317,32 +320,32 @@ impl ConditionSet {
 /// Why a site was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SiteMatch {
-    /// It names the host.
+    /// The site names the host.
     Exact,
-    /// It has the longest wildcard that fits.
+    /// The site has the longest wildcard that matches.
     Wildcard,
-    /// It is the default site.
+    /// The site is the default site.
     Default,
-    /// There is none: no site has this host.
+    /// No site has this host.
     None,
 }
 
 /// The result of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchStep {
-    /// It answers.
+    /// The route handles the request.
     Matched,
-    /// Its path does not match.
+    /// The path does not match.
     Path,
-    /// It is for other hosts.
+    /// The host does not match.
     Host,
-    /// Its method does not match.
+    /// The method does not match.
     Method,
-    /// It is for other pages.
+    /// The referring page does not match.
     Referer,
-    /// It is for other clients.
+    /// The client address does not match.
     Client,
-    /// It is for clients of other countries.
+    /// The client's country does not match.
     Country,
     /// The header condition of this index does not match.
     Header(usize),
@@ -354,7 +357,7 @@ pub enum MatchStep {
     NotReached,
 }
 
-/// How a request finds its route.
+/// Explanation of how a request finds its route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The site, as an index into `Config::sites`.
@@ -366,7 +369,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// The explanation as text, one line for the site and one for each route. `sites` are those that were compiled.
+    /// Returns the explanation as text, one line for the site and one for each route. `sites` must be those
+    /// that were compiled.
     pub fn text(&self, sites: &[Site]) -> String {
         let Some(site) = self.site.and_then(|site| sites.get(site)) else {
             return "no site has this host, and there is no default site: 404\n".to_owned();

@@ -1,4 +1,5 @@
-//! Warnings of what is valid and hardly meant: words of other servers that are something else here, and what has no effect.
+//! Warnings of valid but probably unintended configuration: terms of other servers with another meaning here,
+//! and directives without effect.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
@@ -75,7 +76,7 @@ pub(crate) fn warn_of_mistakes(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Settings of what is not sent or written at all.
+/// Warns of settings for things that are never sent or written.
 fn warn_of_silence(node: &Node, check: &mut Checker) {
     if let Some(tracing) = node.entry("tracing").map(|entry| &entry.value)
         && let Some(entry) = ["to", "sample", "slower_than"].iter().find_map(|key| tracing.entry(key))
@@ -85,7 +86,7 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.key_at, title, "this server takes no part in traces");
         finding.help("write `enabled = true`");
     }
-    // What is listened at is an error of its own.
+    // `listen` in `[metrics]` is reported as an error elsewhere.
     let others = ["to", "listen", "enabled", "path"];
     let is_without =
         |metrics: &Node| metrics.is_table() && others.iter().all(|key| metrics.entry(key).is_none());
@@ -107,7 +108,7 @@ fn warn_of_silence(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Requests that are passed on to the address that they came to.
+/// Warns of requests that are forwarded to the address that they came to.
 fn warn_of_own_address(node: &Node, check: &mut Checker) {
     // Another site may answer them.
     if node.entry("site").is_some() {
@@ -150,7 +151,8 @@ fn warn_of_own_address(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Routes that stand below a site and belong to another one, and what the absence of TLS makes useless.
+/// Warns of routes that are written below one site but belong to another, and of directives without effect
+/// for lack of TLS.
 fn warn_of_sites(node: &Node, check: &mut Checker) {
     let sites = node.items("site");
     if let Some(entry) = node.entry("redirect_https").filter(|entry| is_on(&entry.value))
@@ -195,7 +197,7 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
     }
 }
 
-/// `intercept_errors` where there are no pages to send.
+/// Warns of `intercept_errors` without pages to send.
 fn warn_of_missing_pages(node: &Node, check: &mut Checker) {
     let has_pages = |node: &Node| node.entry("error_pages").is_some();
     if has_pages(node) || node.items("site").iter().any(has_pages) {
@@ -213,7 +215,7 @@ fn warn_of_missing_pages(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Groups that nothing names, and URLs whose host is the name of a group.
+/// Warns of unused groups, and of URLs whose host is the name of a group.
 fn warn_of_groups(node: &Node, check: &mut Checker) {
     let Some(Data::Table(groups)) = node.entry("upstreams").map(|entry| &entry.value.data) else { return };
     let mut used = HashSet::new();
@@ -262,7 +264,7 @@ fn warn_of_apps(node: &Node, check: &mut Checker) {
     }
 }
 
-/// Networks whose address has more bits than the network: which of both is meant?
+/// Warns of networks whose address has bits set beyond the prefix length.
 fn warn_of_networks(node: &Node, check: &mut Checker) {
     let mut found = Vec::new();
     each_text(node, "", &mut |_, text, at| {
@@ -283,13 +285,13 @@ fn warn_of_networks(node: &Node, check: &mut Checker) {
     }
 }
 
-/// A path that ends with `/` and stands for itself alone, where what is below it is hardly meant for another route.
+/// Warns of a path that ends with `/` and matches only itself, if the paths below it have no other route.
 fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
     const ANSWERS: [&str; 6] = ["files", "proxy", "app", "php", "cgi", "split"];
     const GUARDS: [&str; 5] = ["deny", "allow", "auth", "limit", "internal"];
     let has = |route: &Node, key: &&&str| route.entry(key).is_some();
     let answer = ANSWERS.iter().find(|key| has(route, key));
-    // What is refused, or asks for a password, and is hardly meant to be had from the next route.
+    // Refused or protected paths should probably not be served by the next route.
     let guard = GUARDS.iter().find(|key| has(route, key)).or(is_refusal(route).then_some(&"respond"));
     let Some(directive) = answer.or(guard) else { return };
     let covers = |other: &Node, wide: &str| match other.entry("path") {
@@ -307,7 +309,7 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
             continue;
         };
         let wide = format!("{exact}*");
-        // Who has a route for what is below means both.
+        // A route for the paths below shows that the distinction is intended.
         if exact.contains('*') || routes.iter().any(|other| covers(other, &wide)) {
             continue;
         }
@@ -352,7 +354,7 @@ fn warn_of_values(route: &Node, check: &mut Checker) {
     }
 }
 
-/// Logs of several formats in one file, which nobody can read afterwards.
+/// Warns of logs with different formats in one file, which cannot be parsed.
 fn warn_of_shared_logs(node: &Node, check: &mut Checker) {
     let log = node.entry("log").map(|entry| &entry.value);
     let of_sites = node.items("site").iter().flat_map(|site| site.items("logs"));

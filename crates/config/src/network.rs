@@ -105,7 +105,8 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
     })
 }
 
-/// The IPv4 network that a network of IPv4-mapped addresses (RFC 4291 section 2.5.5.2) stands for: clients have IPv4 addresses.
+/// Converts a network of IPv4-mapped addresses (RFC 4291 section 2.5.5.2) to IPv4: clients have IPv4
+/// addresses.
 fn canonical(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(mapped) => mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96)),

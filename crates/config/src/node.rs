@@ -11,7 +11,7 @@ pub(crate) struct Node {
     pub(crate) data: Data,
 }
 
-/// What a value is.
+/// Value of a node, by type.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     Text(String),
@@ -38,7 +38,7 @@ impl Node {
         Ok(Self { at: 0..0, data: Data::Table(entries(document.as_table())) })
     }
 
-    /// What the value is, with its article.
+    /// Returns the name of the type, with its article.
     pub(crate) fn what(&self) -> &'static str {
         match self.data {
             Data::Text(_) => "a string",
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The same, or the one value that stands for a list.
+    /// Returns the items of a list, or a single value that stands for a list.
     pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
             Some(Node { data: Data::List(items), .. }) => items,
@@ -121,7 +121,7 @@ fn scalar(value: &Value, key_at: &TextSpan) -> Node {
     Node { at: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
-/// Its text, if it is one.
+/// Returns the node's text if it is a string.
 pub(crate) fn text(node: &Node) -> Option<&str> {
     match &node.data {
         Data::Text(text) => Some(text),
@@ -134,7 +134,7 @@ pub(crate) fn is_on(node: &Node) -> bool {
     !matches!(node.data, Data::Flag(false))
 }
 
-/// Every text at or below a node, with the key that it, or its list, stands under.
+/// Visits every text at or below a node, with the key of the text or of its list.
 pub(crate) fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
     match &node.data {
         Data::Text(text) => see(key, text, &node.at),

@@ -75,7 +75,7 @@ impl PathPattern {
         }
     }
 
-    /// What each of its groups matches, by name, if it is a regular expression that matches the path.
+    /// Returns the captures by name if the pattern is a regular expression that matches the path.
     pub fn captures(&self, path: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         match &self.form {
             Form::Regex(expression) => expression.captures(path),
@@ -98,7 +98,7 @@ impl PathPattern {
         self.is_any() || self.as_str() == "/*"
     }
 
-    /// For `/a/*`, the prefix that can be removed from a matching path so that a path remains: `/a`.
+    /// Returns the prefix that can be removed from a matching path so that a path remains: `/a` for `/a/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.form {
             Form::Prefix(end) => self.text[..end].strip_suffix('/'),

@@ -25,10 +25,10 @@ directives! {
         "root" root: PathBuf = required(""), PathShape("a folder, or a script such as \"public/index.php\"");
         /// The script for paths at which there is no file, as a path below `root`; `false` for none, and then they are 404.
         "front" front: Option<String> = "/index.php", Toggle { on: None, off: || None, shape: Maybe(FRONT) };
-        /// Settings of PHP in addition to those of its `php.ini`, with values as they stand there. Scripts may change them, if PHP
-        /// lets scripts change them (PHP-FPM's `php_value`).
+        /// PHP settings in addition to `php.ini`, with values in the same notation. Scripts may change them,
+        /// if PHP allows it (PHP-FPM's `php_value`).
         "ini" ini: Vec<(String, String)> = {}, SETTINGS;
-        /// The same; scripts and `.user.ini` cannot change these (PHP-FPM's `php_admin_value`).
+        /// Like `ini`, but scripts and `.user.ini` cannot change these (PHP-FPM's `php_admin_value`).
         "admin_ini" admin_ini: Vec<(String, String)> = {}, SETTINGS;
     }
     held {

@@ -83,19 +83,20 @@ directives! {
         /// The `[upstreams.NAME]` that has the servers.
         "upstream" upstream: Option<String> = absent("the servers in `to`"),
             Maybe(Text { what: "the name of an `[upstreams.NAME]`", parse: group_name });
-        /// Which server gets a request: `"round-robin"`, each in turn; `"least-requests"`, the one with the fewest
-        /// running requests; `"two-choices"`, the less busy of two random ones; `"hash:client"`, `"hash:uri"`,
-        /// `"hash:header:NAME"` and `"hash:cookie:NAME"`, the same server for the same client address, path and query,
-        /// field or cookie; `"sticky"`, the server named by a cookie that the proxy sets (`"sticky:COOKIE"` sets the
-        /// name of the cookie).
+        /// Load-balancing method. `"round-robin"`: each server in turn. `"least-requests"`: the server with
+        /// the fewest running requests. `"two-choices"`: the less busy of two random servers.
+        /// `"hash:client"`, `"hash:uri"`, `"hash:header:NAME"` and `"hash:cookie:NAME"`: the same server for
+        /// the same client address, path and query, field or cookie. `"sticky"`: the server named by a cookie
+        /// that the proxy sets (`"sticky:COOKIE"` sets the name of the cookie).
         "balance" balance: Balance = "round-robin", BALANCE;
         /// Connections kept for further requests; `false` keeps none.
         "keep_alive" keep_alive: KeepAlive = {}, Toggle { on: None, off: KeepAlive::none, shape: table() };
         /// Timeouts.
         "timeouts" timeouts: ProxyTimeouts = {}, table();
-        /// When a request is sent again; `false` never.
+        /// Conditions for sending a request again; `false` never.
         "retry" retry: Retry = {}, Toggle { on: None, off: Retry::none, shape: table() };
-        /// When a failing server is ejected: it gets no requests for a time. `false` ejects none.
+        /// Conditions for ejecting a failing server, so that it gets no requests for a time. `false` ejects
+        /// none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: requests of the proxy itself that find out which servers are healthy. A path alone requests
         /// that path; `true` only connects.
@@ -105,7 +106,7 @@ directives! {
         "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
         /// Requests that wait while every server is at its `connections`; if there are more, they are answered 503.
         "queue" queue_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
-        /// How often names are resolved again.
+        /// Interval at which names are resolved again.
         "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
         /// The version of HTTP that servers with `https` URLs are asked over: `"1.1"`, or `"2"`, which they have to offer (ALPN).
         /// Requests share few connections over HTTP/2, which gRPC needs. A server in the clear is asked over HTTP/2 if its URL
@@ -157,9 +158,10 @@ directives! {
         /// route together, so that a slow client occupies no upstream connection; `spill` of `[limits]` limits those of
         /// all routes. 0 turns it off. When the files are full, the upstream server waits for slow clients.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
-        /// What happens to a request whose client closes its side of the connection early. `"cancel"`: it ends, as with nginx,
-        /// unless the client has asked to close the connection after the response (`Connection: close`, HTTP/1.0): it may
-        /// wait. `"ignore"`: it is answered, unless it waits (`queue`, `delay` of a limit, `connections`). A reset cancels it.
+        /// Handling of requests whose client closes its side of the connection early. `"cancel"`: the request
+        /// ends, as with nginx. A client that has asked to close the connection after the response
+        /// (`Connection: close`, HTTP/1.0) still gets its response. `"ignore"`: the request is answered,
+        /// unless it waits (`queue`, `delay` of a limit, `connections`). A reset always cancels the request.
         "client_abort" client_abort: ClientAbort = "cancel", CLIENT_ABORT;
         /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
         /// Values may contain the variables of header values.
@@ -169,7 +171,7 @@ directives! {
         /// proxy = { to = "fastcgi://127.0.0.1:9000", variables = { APP_ENV = "production" } }
         /// ```
         "variables" variables: Vec<(String, Template)> = {}, VARIABLES;
-        /// What `php` runs.
+        /// Scripts that `php` may run.
         "scripts" scripts: Scripts = {}, table();
         /// Whether response heads with one of these faults are accepted and repaired: white space before a colon, the same
         /// `Content-Length` more than once, and a lone LF as the end of a line. If not, such a response is answered 502.
@@ -200,11 +202,12 @@ directives! {
     /// ]
     /// ```
     Upstream in "`to` of `proxy`" {
-        /// Its address: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2 without TLS, or `unix:PATH`
-        /// for a Unix socket. The default port is 80, or 443 for `https`. Servers that speak FastCGI, uwsgi or SCGI have
-        /// `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`; their ports are 9000, 3031 and 4000.
+        /// Address of the server: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2
+        /// without TLS, or `unix:PATH` for a Unix socket. The default port is 80, or 443 for `https`. Servers
+        /// that speak FastCGI, uwsgi or SCGI have `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and likewise
+        /// `uwsgi` and `scgi`; their default ports are 9000, 3031 and 4000.
         "url" url: Origin = required(""), UrlShape;
-        /// Its share of the requests; 0 for none.
+        /// Share of the requests; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
         /// Whether it is used only if no other server is available.
         "backup" backup: bool = false, Flag;
@@ -223,7 +226,7 @@ directives! {
     KeepAlive in "`keep_alive` of `proxy`" {
         /// Idle connections kept, of all threads together.
         "connections" connections_max: u32 = 1024, Count { min: 0, max: 100_000 };
-        /// How long a connection may be idle; less, if the server announces less.
+        /// Maximum idle time of a connection. A shorter time that the server announces takes precedence.
         "idle" idle: Duration = "60s", WAIT;
         /// Requests after which a connection is closed.
         "requests" requests_max: Option<u32> = "unlimited", Unlimited(Count { min: 1, max: 1_000_000_000 });
@@ -231,30 +234,32 @@ directives! {
 }
 
 directives! {
-    /// How long the proxy waits.
+    /// Timeouts of the proxy.
     ProxyTimeouts in "`timeouts` of `proxy`" {
-        /// To connect, including name resolution and TLS handshake.
+        /// Maximum time to connect, including name resolution and TLS handshake.
         "connect" connect: Duration = "5s", WAIT;
-        /// How long the server may take from the last byte of the request to the whole head of the response.
+        /// Maximum time from the last byte of the request to the end of the response head.
         "head" head: Duration = "60s", WAIT;
-        /// How long the server may neither send nor read any byte of a body.
+        /// Maximum time in which the server neither sends nor reads a byte of a body.
         "between" between: Duration = "60s", WAIT;
-        /// How long the whole request may take, including retries and body.
+        /// Maximum time for the whole request, including retries and body.
         "total" total: Option<Duration> = "unlimited", Unlimited(WAIT);
-        /// How long a request may wait in the queue while every server is at its `connections`.
+        /// Maximum time that a request waits in the queue while every server is at its `connections`.
         "queue" queue: Duration = "10s", WAIT;
-        /// How long an upgraded connection (a WebSocket) may carry no byte in either direction before it is closed.
+        /// Maximum time without a byte in either direction on an upgraded connection (a WebSocket). Then it
+        /// is closed.
         "tunnel" tunnel: Duration = "1h", WAIT;
-        /// How long Komainu waits for the server's `100 Continue` before it sends the body without it. If the client
+        /// Maximum wait for the server's `100 Continue`. Then the body is sent without it. If the client
         /// sends the body at once, Komainu does not wait.
         "continue" expect: Duration = "1s", WAIT;
     }
 }
 
 directives! {
-    /// When a request is sent again, to another server if there is one: only if the client has received nothing, and if
-    /// nothing was sent to the server or the method is idempotent (RFC 9110 section 9.2.2). The first time
-    /// that a kept connection turns out to be closed, or that the server refuses a stream of HTTP/2, does not count.
+    /// Retries of a request, on another server if there is one. A request is sent again only if the client
+    /// has received nothing. In addition, nothing must have been sent to the server, or the method must be
+    /// idempotent (RFC 9110 section 9.2.2). The first time that a kept-alive connection turns out to be
+    /// closed, or that the server refuses a stream of HTTP/2, does not count.
     Retry in "`retry` of `proxy`" {
         /// Attempts, including the first.
         "attempts" attempts_max: u32 = 3, Count { min: 1, max: 100 };
@@ -277,8 +282,8 @@ directives! {
     Eject in "`eject` of `proxy`", check eject_agrees {
         /// Failures in a row.
         "failures" failures_max: u32 = 3, Count { min: 1, max: 1000 };
-        /// How long a server is ejected the first time. Each further time is twice as long. Afterwards one request
-        /// tests whether the server answers again.
+        /// Duration of the first ejection of a server. Each further ejection is twice as long. Afterwards one
+        /// request tests whether the server answers again.
         "first" first: Duration = "5s", WAIT;
         /// The longest time for which a server is ejected.
         "max" max: Duration = "5m", WAIT;
@@ -304,7 +309,7 @@ directives! {
             Text { what: "a status such as \"200\", or a range such as \"200-399\"", parse: statuses };
         /// The time between two checks.
         "interval" interval: Duration = "5s", Time { min: Duration::from_millis(100), max: DAY };
-        /// How long a response may take.
+        /// Maximum time for a response.
         "timeout" timeout: Duration = "2s", WAIT;
         /// Successful checks in a row that put a server back in service.
         "rise" rise: u32 = 2, Count { min: 1, max: 1000 };
@@ -453,7 +458,7 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What does not go with HTTP/2.
+/// Reports directives that HTTP/2 does not support.
 fn http2_agrees(proxy: &Proxy, node: &Node, check: &mut Checker) {
     let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
     if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {

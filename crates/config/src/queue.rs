@@ -10,7 +10,8 @@ pub(crate) fn queue() -> impl Shape<Out = Option<RequestQueue>> {
 }
 
 directives! {
-    /// A queue in front of the route's handler, which bounds how many requests are in it. A number alone stands for `active`.
+    /// A queue in front of the route's handler, which limits the number of concurrent requests in it. A
+    /// number alone stands for `active`.
     ///
     /// ```toml
     /// [[route]]
@@ -19,15 +20,16 @@ directives! {
     /// queue = { active = 100, waiting = 1000, age = "5s" }
     /// ```
     ///
-    /// All threads count together, and requests are served in the order in which they came. Where too many wait, the one that has waited
-    /// longest is refused, because its client is the most likely to have given up; so is one that has waited for `age`: 503 with
-    /// `Retry-After`. What the cache answers does not wait. A WebSocket counts as long as it is open.
+    /// The limits apply to all threads together, and requests are served in the order of arrival. If too many
+    /// wait, the one that has waited longest is refused, because its client is the most likely to have given
+    /// up. A request that has waited for `age` is refused too. Both get 503 with `Retry-After`. Requests
+    /// answered from the cache do not wait. A WebSocket counts as long as it is open.
     RequestQueue in "`queue` of a route" {
         /// Requests that are in the handler at the same time.
         "active" active_max: u32 = required(""), Count { min: 1, max: 1_000_000 };
-        /// Requests that wait at the same time. 0 refuses those that would have to wait.
+        /// Maximum number of waiting requests. With 0, no request waits: it is refused.
         "waiting" waiting_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
-        /// How long a request waits at most.
+        /// Maximum time that a request waits.
         "age" age: Duration = "5s", Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
     }
 }

@@ -37,7 +37,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A part of what requests are counted by.
+/// Part of the key by which requests are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RateKey {
     /// The client's address, or its network.
@@ -82,8 +82,9 @@ pub(crate) fn limits() -> impl Shape<Out = Vec<RateLimit>> {
 }
 
 directives! {
-    /// A limit on how often a client may ask, or on how many of its requests are answered at the same time; or whatever else requests
-    /// are counted by. A rate alone stands for `rate`; a list is several limits, all of which a request has to meet.
+    /// A limit on the request rate of a client, or on its concurrent requests; `key` selects another key than
+    /// the client. A rate alone stands for `rate`. A list is several limits, all of which a request must
+    /// meet.
     ///
     /// ```toml
     /// [[route]]
@@ -100,9 +101,10 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Requests are counted on all threads together, exactly (a token bucket, as GCRA): `burst` of them, and one more, pass at once;
-    /// after that one each time that `rate` gives. What is refused is not counted. A site's limits are shared by its routes and
-    /// come before theirs. A reload that leaves a limit as it is keeps its counts; a restart does not.
+    /// Requests are counted exactly, on all threads together (a token bucket, as GCRA): `burst` requests, and
+    /// one more, pass at once; after that they pass at `rate`. Refused requests are not counted. A site's
+    /// limits are shared by its routes and applied before theirs. A reload that leaves a limit unchanged
+    /// keeps its counts; a restart does not.
     RateLimit in "`limit` of a site or route", check rate_agrees {
         /// Requests in a time: `"10/s"`, `"300/5m"`, `"1000/h"`; 1 to 1,000,000 in 1 ms to 1 day.
         "rate" rate: Option<Rate> = absent("none: `concurrent` is the limit"), Maybe(RATE);
@@ -112,35 +114,36 @@ directives! {
         /// Requests beyond the rate that pass at once after a silence.
         "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
             Maybe(Count { min: 0, max: COUNT_MAX });
-        /// What requests are counted by: `"client"` (its address, or its network: see `ipv6_prefix`), `"header:NAME"`,
-        /// `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of all requests. Of a list, all parts
-        /// together. A request without that field, cookie or parameter, or with several that differ, is counted by its client. A client can make up values of
-        /// fields, cookies and parameters, each of which has a count of its own: add a limit by `"client"`, unless something else
-        /// checks them.
+        /// Key by which requests are counted: `"client"` (its address, or its network: see `ipv6_prefix`),
+        /// `"header:NAME"`, `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of
+        /// all requests. The parts of a list form one key. If a request lacks the field, cookie or parameter,
+        /// or has several that differ, it is counted by its client. A client can invent values of fields,
+        /// cookies and parameters, and each value has a count of its own: add a limit by `"client"`, unless
+        /// something else checks the values.
         "key" key: Vec<RateKey> = "client", KEY;
         /// Bits of an IPv4 address that are one client.
         "ipv4_prefix" ipv4_prefix: u8 = 32, Count { min: 8, max: 32 };
         /// Bits of an IPv6 address that are one client: networks of this size are given to one customer.
         "ipv6_prefix" ipv6_prefix: u8 = 64, Count { min: 16, max: 128 };
-        /// How long a request beyond `burst` waits until it is its turn, at most. `"0s"` refuses it at once.
+        /// Maximum time that a request beyond `burst` is delayed. `"0s"` refuses it at once.
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(60) };
         /// Requests that wait at the same time; more are refused.
         "delayed" delayed_max: u32 = 1000, Count { min: 1, max: 100_000 };
-        /// The status of refused requests, whose page `error_pages` may have.
+        /// Status of refused requests. `error_pages` may have a page for it.
         "status" status: u16 = 429, Count { min: 400, max: 599 };
-        /// Whether responses that pass have `RateLimit` and `RateLimit-Policy` too. Those that are refused always have them, and
-        /// `Retry-After`.
+        /// Whether responses to admitted requests have `RateLimit` and `RateLimit-Policy` too. Refused ones
+        /// always have them, and `Retry-After`.
         "headers" headers: bool = false, Flag;
         /// Whether requests are only counted and logged that would be refused, and nothing is refused or delayed.
         "dry_run" dry_run: bool = false, Flag;
         /// Whether only requests count that the cache does not answer. Without a cache that is all of them.
         "misses_only" misses_only: bool = false, Flag;
-        /// Whether servers count together, those that have the same limit and the same `[limits.shared]`.
+        /// Whether servers with the same limit and the same `[limits.shared]` count together.
         "shared" shared: bool = false, Flag;
         /// Clients that are not limited, by address: networks, addresses and `"unix"`.
         "except" except: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Keys that are remembered, with 34 to 69 bytes each. Where more ask at the same time, those are forgotten that have
-        /// asked least.
+        /// Number of keys that are remembered, with 34 to 69 bytes each. If more are active at the same time,
+        /// those with the fewest requests are forgotten.
         "keys" keys_max: u32 = 100_000, Count { min: 1000, max: 10_000_000 };
         /// The limit's name in `RateLimit`, in metrics and in the log.
         "name" name: Option<String> = absent("its `key`"), Maybe(Text { what: "a name", parse: name });
@@ -154,13 +157,13 @@ impl RateLimit {
         self.burst.unwrap_or(self.rate().count.saturating_sub(1))
     }
 
-    /// How often a key may ask, where that is limited.
+    /// Returns the rate allowed per key.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.rate.unwrap_or(Rate { count: COUNT_MAX, period: Duration::from_millis(1) })
     }
 
-    /// Its name in responses, metrics and the log.
+    /// Returns the name for responses, metrics and the log.
     #[must_use]
     pub fn name(&self) -> String {
         let of_key = || self.key.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
@@ -194,7 +197,7 @@ fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Either of the two kinds, with what belongs to it.
+/// Checks that a limit has one of the two kinds, and only the directives of that kind.
 fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
     match (limit.rate, limit.concurrent) {
         // One that is not valid is reported already.

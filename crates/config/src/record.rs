@@ -22,13 +22,13 @@ pub(crate) struct Directive<T: 'static> {
 
 /// A table of the configuration.
 pub(crate) trait DirectiveTable: Default + 'static {
-    /// Its key in the schema's `$defs`.
+    /// Key in the schema's `$defs`.
     const NAME: &'static str;
-    /// How it is written in the file: `[limits]`.
+    /// Notation in the file, such as `[limits]`.
     const PLACE: &'static str;
-    /// Its documentation.
+    /// Documentation of the table.
     const ABOUT: &'static str;
-    /// Its directives.
+    /// Directives of the table.
     const DIRECTIVES: &'static [Directive<Self>];
 
     /// Checks that concern several directives.
@@ -116,9 +116,9 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
 /// A record, or as a short form the value of one of its directives.
 pub(crate) struct Brief<R> {
-    /// The directive of which a string or list is the value.
+    /// Directive whose value a string or list is.
     key: &'static str,
-    /// The directive of which a number is the value.
+    /// Directive whose value a number is.
     number: Option<&'static str>,
     record: PhantomData<R>,
 }
@@ -178,14 +178,14 @@ pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
 }
 
-/// Keys that people write for TLS to clients, and the tables where they write them.
+/// Keys that people write for TLS to clients, and the tables in which they write them.
 const TLS_KEYS: [&str; 6] = ["tls", "ssl", "https", "ssl_certificate", "ssl_certificate_key", "certificate"];
 const TLS_TABLES: [&str; 3] = ["Config", "Listener", "Site"];
-/// What a route does, and the tables where people write it without a route.
+/// Actions of routes, and the tables in which people write them without a route.
 const ACTION_KEYS: [&str; 5] = ["files", "proxy", "app", "redirect", "respond"];
 const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[site.route]]")];
 
-/// Keys of the file's top level that people write at its end, where they belong to the last table.
+/// Top-level keys that people write at the end of the file, where they belong to the last table.
 const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
 
 /// Keys that people give another name, by the table.
@@ -248,7 +248,7 @@ const OTHER_NAMES: [(&str, &str, &str); 32] = [
     ("KeepAlive", "timeout", "here this is `idle`: `keep_alive = { idle = \"60s\" }`"),
 ];
 
-/// How a key is written that was found in another place than its own, or under another name.
+/// Returns the correct notation of a key found in the wrong table or under another name.
 fn misplaced<R: DirectiveTable>(entry: &Entry) -> Option<String> {
     if let Some((_, _, here)) =
         OTHER_NAMES.iter().find(|(table, key, _)| *table == R::NAME && *key == entry.key)
@@ -300,7 +300,7 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         finding.help(text);
         return;
     }
-    // `headers` is a limit elsewhere; who writes it here means the fields.
+    // `headers` is a limit elsewhere; here, header fields are meant.
     let of_fields: Vec<String> = match entry.key.as_str() {
         "header" | "headers" => {
             names().filter(|name| name.ends_with("_headers")).map(|name| format!("`{name}`")).collect()

@@ -1,4 +1,4 @@
-//! Where a request comes from: the page whose link or image it is for.
+//! Matching of the `Referer` field: the page that links to or embeds the requested resource.
 
 use crate::check::InvalidValue;
 use crate::expression::Expression;
@@ -12,14 +12,14 @@ pub(crate) const REFERER: OneOrMore<Text<RefererPattern>> = OneOrMore(Text {
     parse: RefererPattern::parse,
 });
 
-/// What the field `Referer` has to say.
+/// Pattern for the `Referer` field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RefererPattern {
-    /// There is none.
+    /// No `Referer` field.
     None,
     /// A page of this host, at any port.
     Host(HostPattern),
-    /// A page whose URL has this behind its scheme.
+    /// Page whose URL, without the scheme, matches this.
     Regex(RefererExpression),
 }
 
@@ -57,7 +57,7 @@ impl RefererPattern {
             (Self::Regex(RefererExpression(expression)), Some(page)) => expression.is_match(page),
             (Self::Host(host), Some(page)) => {
                 let authority = page.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
-                // What stands before an `@` is no host.
+                // The part before an `@` is user information, not the host.
                 let authority = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default();
                 host.is_host_of(authority)
             }

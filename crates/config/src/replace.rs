@@ -13,13 +13,15 @@ use http::{Template, template::TemplatePart};
 const REPLACEMENTS_MAX: usize = 32;
 /// Bytes of a text that is replaced.
 const FROM_BYTES_MAX: usize = 1024;
-/// How many times the text that it replaces the other may be as long, where it replaces all of them.
+/// Maximum ratio of the length of a replacement to the text that it replaces, if all occurrences are
+/// replaced.
 const GROWTH_MAX: usize = 64;
 /// Bytes of a text that is put in once.
 const TO_BYTES_MAX: usize = 16 * 1024;
 
 directives! {
-    /// A text that is put in place of another in the bodies of responses, while they pass; nginx calls it `sub_filter`.
+    /// A text that replaces another in the bodies of responses, as they are sent; nginx calls it
+    /// `sub_filter`.
     ///
     /// ```toml
     /// [[route]]
@@ -30,10 +32,11 @@ directives! {
     /// ]
     /// ```
     ///
-    /// Where several texts begin at one place, the first rule counts; what was put in is not searched again. The route's requests say
-    /// `Accept-Encoding: identity` to upstream servers, applications and files; `compress` compresses what was edited. Sent as they are: coded
-    /// bodies, parts (206), and responses with `no-transform` or a digest of their bytes. An edited response has no length, no
-    /// `Last-Modified` and no ranges, and its `ETag` is weak. The cache stores bodies as they were.
+    /// If several texts begin at one place, the first rule applies; replacements are not searched again. The
+    /// route's requests have `Accept-Encoding: identity` for upstream servers, applications and files;
+    /// `compress` compresses the edited response. Not edited: coded bodies, parts (206), and responses with
+    /// `no-transform` or a digest of their bytes. An edited response has no length, no `Last-Modified` and no
+    /// ranges, and its `ETag` is weak. The cache stores the original bodies.
     BodyEdit in "`replace` of a site or route", check replacement_agrees {
         /// The text that is replaced, byte by byte: up to 1 KiB.
         "from" from: String = required(""), Text { what: "a text", parse: from_text };
@@ -85,7 +88,7 @@ fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
     });
 }
 
-/// What the rules of a site or route, in `node`, are together.
+/// Checks the combined rules of the site or route at `node`.
 pub(crate) fn replacements_agree(rules: Option<&[BodyEdit]>, node: &Node, check: &mut Checker) {
     let items = node.one_or_more("replace");
     if let Some(extra) = items.get(REPLACEMENTS_MAX) {

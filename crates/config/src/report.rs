@@ -1,4 +1,4 @@
-//! What is wrong with a configuration and where: findings, and their rendering with the line and a caret.
+//! Findings about a configuration, rendered with the line and a caret.
 
 use crate::source::{ConfigLine, JoinedText, SourcePart};
 use annotate_snippets::{
@@ -23,12 +23,12 @@ pub enum Severity {
     Warning,
 }
 
-/// One mistake: what, where, and the remedy.
+/// Finding: the fault, its place, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Error or warning.
     pub severity: Severity,
-    /// What is wrong, in one line.
+    /// Description of the fault, in one line.
     pub title: String,
     /// The key or value at fault.
     pub at: TextSpan,
@@ -61,18 +61,18 @@ pub struct NamedPath {
     pub directive: String,
     /// The path, relative to the working directory.
     pub path: PathBuf,
-    /// Where it is named.
+    /// Place where the path is named.
     pub at: TextSpan,
 }
 
 /// A user or group of the system that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedAccount {
-    /// Its name or number.
+    /// Name or number.
     pub name: String,
     /// Whether it is a group.
     pub is_group: bool,
-    /// Where it is named.
+    /// Place where the name is written.
     pub at: TextSpan,
 }
 
@@ -86,7 +86,7 @@ pub struct Report {
     named: Box<NamedThings>,
 }
 
-/// What the configuration names of the system.
+/// Paths, users and groups that the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NamedThings {
     paths: Vec<NamedPath>,
@@ -125,7 +125,7 @@ impl Report {
         &self.named.paths
     }
 
-    /// Those that stand in the same file as a line, there or below it, in order.
+    /// Returns the paths named in the same file at or below `line`, in order.
     pub fn named_paths_from(&self, line: &ConfigLine) -> impl Iterator<Item = &NamedPath> {
         let is_it = |file: &&SourcePart| line.file.as_ref().is_none_or(|name| file.name == *name);
         let file = self.sources.files().iter().find(is_it);
@@ -148,7 +148,7 @@ impl Report {
         &self.named.accounts
     }
 
-    /// What the report says of the text alone: the paths, users and groups that it names.
+    /// Returns the report without findings: only the paths, users and groups that the text names.
     #[must_use]
     pub fn without_findings(mut self) -> Self {
         self.findings.clear();
@@ -168,7 +168,7 @@ impl Report {
         self.finish()
     }
 
-    /// The report with further warnings: a place, a title, what is said at the caret, and a remedy.
+    /// Returns the report with further warnings: each a place, a title, the text at the caret, and a remedy.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<(TextSpan, String, &'static str, String)>) -> Self {
         for (at, title, label, remedy) in warnings {
@@ -193,7 +193,7 @@ impl Report {
         &mut self.findings
     }
 
-    /// Keeps one of several findings that say the same of the same place.
+    /// Removes findings that repeat another one at the same place.
     pub(crate) fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {

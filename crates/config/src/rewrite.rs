@@ -1,4 +1,4 @@
-//! Routes that give the request another path, and the names of what their regular expressions capture.
+//! Routes that rewrite the path, and the names of their regular expressions' captures.
 
 use crate::action::Action;
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
@@ -56,7 +56,7 @@ fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     Err(InvalidValue::new("this is no path", remedy))
 }
 
-/// A route: templates in it may name what its path captures.
+/// Shape of a route: templates in it may use the captures of its path.
 pub(crate) struct RouteShape<R>(PhantomData<R>);
 
 /// A table of routes.
@@ -80,7 +80,7 @@ impl<R: DirectiveTable> Shape for RouteShape<R> {
     }
 }
 
-/// The names of what a route's paths capture. Faults are reported when they are read.
+/// Returns the names of the captures of a route's paths. Faults are reported when the paths are read.
 fn captures(route: &Node) -> Vec<String> {
     let Some(entry) = route.entry("path") else { return Vec::new() };
     let mut names: Vec<String> = Vec::new();
@@ -99,8 +99,8 @@ fn items(entry: &Entry) -> &[Node] {
     }
 }
 
-/// Checks what a route captures and rewrites; `prefix` is what `$rest` is behind. Returns whether it has no action, so that the search
-/// begins again.
+/// Checks the captures and rewrites of a route; `prefix` is the part before `$rest`. Returns whether the
+/// route has no action, so that the search begins again.
 pub(crate) fn rewrite_agrees(
     (paths, prefix): (&[PathPattern], Option<&str>),
     rewrite: Option<&Template>,
@@ -137,14 +137,14 @@ pub(crate) fn rewrite_agrees(
     }
     // One that could not be read is reported already.
     let Some(to) = rewrite else { return true };
-    // What stands in front of its variables lies below the prefix already.
+    // The text before the first variable is below the prefix already.
     let is_below = |path: &PathPattern| {
         path.prefix().is_some_and(|prefix| to.start().starts_with(&format!("{prefix}/")))
     };
     let covers = |path: &PathPattern| {
         to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes())) || is_below(path)
     };
-    // Which of them `not` excludes is not looked at.
+    // Exclusions by `not` are not evaluated.
     if node.entry("not").is_none() && (paths.is_empty() || paths.iter().any(covers)) {
         let title = "this route matches again what it rewrites".to_owned();
         let finding = check.warning(&entry.value.at, title, "after 10 rounds the answer is 500");

@@ -18,7 +18,8 @@ directives! {
     Scripts in "`scripts` of `php`" {
         /// The script for paths at which there is no file, as a path below the root; `false` for none, and then they are 404.
         "front" front: Option<String> = "/index.php", Toggle { on: None, off: || None, shape: Maybe(FRONT) };
-        /// The folder of the scripts as the PHP server sees it, where that is another one than `files` names, as in a container.
+        /// Folder of the scripts as the PHP server sees it, if it differs from the folder in `files`, as in a
+        /// container.
         "root" root: Option<String> = absent("the folder of `files`"),
             Maybe(Text { what: "a folder such as \"/var/www/html\"", parse: script_root });
     }

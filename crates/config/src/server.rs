@@ -62,13 +62,15 @@ directives! {
     /// files = "public"
     /// ```
     Config in "the file's top level", check config_agrees {
-        /// Files whose directives belong to this one too, by name or by pattern (`"sites/*.toml"`, in the order of their
-        /// names), relative to the folder of the file that names them. A name without `*`, `?` and `[` must exist; a pattern
-        /// that no file matches is warned of, unless its folder is there and empty. Their
-        /// sites, routes and other lists follow those of this file; a table may take directives from several files, and
-        /// no directive may be given twice. Relative paths in them are relative to the folder of the first file.
+        /// Files to include, by name or by pattern (`"sites/*.toml"`, in the order of their names), relative
+        /// to the folder of the file that names them. A name without `*`, `?` and `[` must exist. A pattern
+        /// that matches no file causes a warning, unless its folder exists and is empty. Sites, routes and
+        /// other lists of included files follow those of this file. A table may take directives from several
+        /// files, and no directive may be given twice. Relative paths in included files are relative to the
+        /// folder of the first file.
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
-        /// Addresses to listen on, or tables with more settings. Sites answer at all of them, but those that have `listen` themselves.
+        /// Addresses to listen on, or tables with more settings. All sites answer at them, except those with
+        /// a `listen` of their own.
         "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
@@ -79,12 +81,14 @@ directives! {
         "group" group: Option<String> = absent("that of `user`"), Maybe(AccountName { is_group: true });
         /// Proxies in front of this server. The server takes the client's address and scheme from the fields that they send.
         "trusted_proxies" trusted_proxies: TrustedProxies = {}, brief::<TrustedProxies>("from");
-        /// Clients whose responses have `Server-Timing`, by address: it reveals what is behind this server, and what requests cost it.
+        /// Clients whose responses have `Server-Timing`, by address. The field reveals which servers are
+        /// behind this one, and the cost of requests.
         "server_timing" server_timing: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and which is `$request_id` in templates
-        /// and in the access log: `"trusted"` uses the one that a trusted proxy sends and makes a new one for all others, `"new"`
-        /// makes one for every request, `"any"` uses everybody's. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With `"off"` there is
-        /// none, and the field passes as any other.
+        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and
+        /// which is `$request_id` in templates and in the access log. `"trusted"` uses the id that a trusted
+        /// proxy sends and makes a new one for all others; `"new"` makes one for every request; `"any"` uses
+        /// the ids of all clients. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With
+        /// `"off"` there is no id, and the field is forwarded as any other.
         "request_ids" request_ids: IdSource = "trusted", ID_SOURCE;
         /// Traces.
         "tracing" tracing: Tracing = {}, table();
@@ -100,35 +104,37 @@ directives! {
         /// applications and upstream servers get them; `%252F` is another path, and stays `%252F`. An upstream server that
         /// decodes them then sees another path than the routes matched. `files` always refuses them.
         "encoded_slashes" encoded_slashes: EncodedSlashes = "refuse", ENCODED_SLASHES;
-        /// Whether requests without TLS are redirected to `https://` (308), where their site has `tls` and an address speaks it;
-        /// `/.well-known/acme-challenge/` is excepted, and so are Unix sockets and what a trusted proxy has received through
-        /// TLS. A site's own `redirect_https` takes precedence.
+        /// Whether requests without TLS are redirected to `https://` (308), if their site has `tls` and an
+        /// address speaks it. Not redirected: `/.well-known/acme-challenge/`, requests over Unix sockets, and
+        /// requests that a trusted proxy has received through TLS. A site's own `redirect_https` takes
+        /// precedence.
         "redirect_https" redirect_https: bool = true, Flag;
         /// Whether `//` in a path is one slash for routes and files. If not, `/a//b` and `/a/b` are different paths, and
         /// `files` finds nothing at `/a//b`; slashes at the start are always merged. Applications, upstream servers and
         /// redirects get the path with the slashes that were sent if it leads to the same route as the merged one, else the
         /// merged one.
         "merge_slashes" merge_slashes: bool = true, Flag;
-        /// Which clients get the interim response 103 (Early Hints) of applications and upstream servers: `"http2"`, or
-        /// `"all"`. Some clients of HTTP/1.1 take it for the response (RFC 8297 section 3).
+        /// Clients that receive the interim response 103 (Early Hints) of applications and upstream servers:
+        /// `"http2"`, or `"all"`. Some clients of HTTP/1.1 mistake it for the final response (RFC 8297
+        /// section 3).
         "early_hints" early_hints: EarlyHints = "http2", Word(&[("http2", EarlyHints::Http2), ("all", EarlyHints::All)]);
         /// Whether the threads that serve give up the rights to write outside of the folders of temporary files and of the
         /// service's state, to start programs, and to make system calls that serving does not need (Landlock and seccomp,
         /// as far as the kernel has them). A change needs a restart or an upgrade.
         "sandbox" sandbox: bool = true, Flag;
-        /// TLS with clients: what holds for every site.
+        /// TLS with clients: settings for all sites.
         "tls" tls: Tls = {}, ServerTlsShape;
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
-        /// How long the server waits.
+        /// Timeouts for clients.
         "timeouts" timeouts: Timeouts = {}, table();
         /// The access log and the error log.
         "log" log: Log = {}, table();
         /// Further access logs.
         "logs" logs: Vec<RequestLog> = [], List(table());
-        /// The listener of those who operate the server.
+        /// The control interface for administrators.
         "control" control: Control = {}, table();
         /// The cache of open files.
         "open_files" open_files: OpenFiles = {}, table();
@@ -141,9 +147,10 @@ directives! {
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
         "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
-        /// Directives that several sites or routes share, by name: `[snippet.NAME]` has directives of a site or of a route, which those
-        /// have that write `use = "NAME"`. What a site or route says itself counts; tables are joined key by key, and lists of
-        /// tables become longer. No directive may be in two snippets that are used together.
+        /// Directives shared by several sites or routes, by name: `[snippet.NAME]` has directives of a site
+        /// or of a route, and applies to those with `use = "NAME"`. Directives of the site or route itself
+        /// take precedence; tables are joined key by key, and lists of tables are concatenated. No directive
+        /// may be in two snippets that are used together.
         ///
         /// ```toml
         /// [snippet.api]
@@ -201,13 +208,14 @@ directives! {
     /// body = "unlimited"
     /// ```
     Limits in "`[limits]`", check limits_agree {
-        /// Open connections. When there are so many, the server closes idle connections and those that have sent
-        /// nothing for a second; if there are none, new connections wait in the kernel's queue.
+        /// Open connections. At the limit, the server closes idle connections and those that have sent
+        /// nothing for a second. If there are none, new connections wait in the kernel's queue.
         "connections" connections_max: Option<u32> = absent("what the limit on open files leaves, or half of that where requests are passed on"),
             Maybe(Count { min: 1, max: 10_000_000 });
-        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once, before a byte is read
-        /// of them, also those whose TLS handshake has not ended. Connections of `trusted_proxies` and of Unix sockets are not
-        /// counted; those that come with a PROXY protocol header are counted by the client that it names. 0 for no limit.
+        /// Open connections of one client: an IPv4 address, or an IPv6 network of 64 bits. Further ones are
+        /// closed before a byte is read from them. Connections whose TLS handshake has not ended count too.
+        /// Connections of `trusted_proxies` and of Unix sockets are not counted; those with a PROXY protocol
+        /// header are counted by the client that it names. 0 for no limit.
         "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
         /// Bytes that the server may hold in memory for clients and upstream servers: buffers of connections, and
         /// responses that clients have not read yet. From half of it on, buffers stay small; from seven eighths on,
@@ -236,23 +244,23 @@ directives! {
 }
 
 directives! {
-    /// How long the server waits.
+    /// Timeouts for clients.
     ///
     /// ```toml
     /// [timeouts]
     /// idle = "2m"
     /// ```
     Timeouts in "`[timeouts]`" {
-        /// How long a client may take to send a whole request head, from its first byte, or from the start of the
-        /// connection. Then the request is answered 408, or the connection is closed if nothing was sent.
+        /// Maximum time for a client to send a whole request head, from its first byte, or from the start of
+        /// the connection. Then the request is answered 408, or the connection is closed if nothing was sent.
         "head" head: Duration = "15s", PATIENCE;
-        /// How long a client may send nothing of its request body before it is answered 408.
+        /// Maximum time without a byte of the request body from the client. Then the request is answered 408.
         "body" body: Duration = "30s", PATIENCE;
-        /// How long a client may read nothing of its response before the connection is closed.
+        /// Maximum time in which a client reads nothing of its response. Then the connection is closed.
         "write" write: Duration = "30s", PATIENCE;
-        /// How long a kept connection may wait for its next request before it is closed.
+        /// Maximum time that a kept-alive connection waits for its next request. Then it is closed.
         "idle" idle: Duration = "75s", Time { min: Duration::from_millis(10), max: DAY };
-        /// How long running requests may take after SIGTERM; then their connections are closed.
+        /// Maximum time for running requests after SIGTERM. Then their connections are closed.
         "drain" drain: Duration = "30s", Time { min: Duration::ZERO, max: DAY };
     }
 }
@@ -274,7 +282,7 @@ directives! {
         "memory" memory_bytes_max: u64 = "32MiB", Size { min: 0, max: 64 * GIB };
         /// The largest file that is kept in memory; larger ones are kept open, and sent without copying them.
         "memory_per_file" memory_per_file_bytes_max: u64 = "32KiB", Size { min: 0, max: 16 * MIB };
-        /// How long information about a file is used before the file is checked again.
+        /// Time for which information about a file is used before the file is checked again.
         "recheck" recheck: Duration = "1s", Time { min: Duration::ZERO, max: MINUTE };
     }
 }
@@ -285,7 +293,7 @@ impl Config {
         self.log.with(&self.logs)
     }
 
-    /// The access logs of a site's requests, besides those of every request.
+    /// Returns the access logs of a site's requests, besides those of all requests.
     pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
         self.log.besides(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
     }
@@ -340,7 +348,7 @@ impl Config {
         own.or_else(|| error_page(&self.error_pages, status))
     }
 
-    /// What sites and routes ask of clients, each as often as it is written.
+    /// Returns the authentication rules of all sites and routes, including repetitions.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
         self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
@@ -418,7 +426,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// What is meant for few is open to everybody.
+/// Warns if a resource meant for few clients is open to everybody.
 fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
     let is_all = config.trusted_proxies.from.iter().any(TrustedSource::is_everybody);
     if let (true, Some(entry)) = (is_all, node.entry("trusted_proxies")) {
@@ -428,7 +436,7 @@ fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// No address is used twice, and `proxy_protocol = true` has proxies to trust.
+/// Checks that addresses are unique and that `proxy_protocol = true` has trusted proxies.
 fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("listen") else { return };
     let items = match node.items("listen") {
@@ -457,7 +465,7 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
     }
 }
 
-/// `proxy_protocol = true` stands for the networks of `trusted_proxies`.
+/// Replaces `proxy_protocol = true` by the networks of `trusted_proxies`.
 fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node, check: &mut Checker) {
     let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else { return };
     sources.extend_from_slice(trusted);
@@ -470,8 +478,8 @@ fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node
     }
 }
 
-/// The `tls` of sites that say nothing of it: `[tls] default`, or else the server obtains certificates for those with names,
-/// where an address speaks TLS.
+/// Sets the `tls` of sites without one: `[tls] default`, or else the server obtains certificates for sites
+/// with names, if an address uses TLS.
 fn tls_by_default(config: &mut Config, node: &Node) {
     let default = node.entry("tls").and_then(|entry| entry.value.entry("default"));
     let is_certifiable = |host: &HostPattern| match host {
@@ -479,7 +487,7 @@ fn tls_by_default(config: &mut Config, node: &Node) {
         // It takes a DNS hook.
         HostPattern::Below(_) => false,
     };
-    // Sites stand in the order of the file, and that of the routes at the top among them.
+    // Sites are in the order of the file, including the site of the top-level routes.
     let mut items = node.items("site").iter();
     for index in 0..config.sites.len() {
         let speaks_tls = config.listeners_of(&config.sites[index]).any(Listener::is_tls);
@@ -496,7 +504,7 @@ fn tls_by_default(config: &mut Config, node: &Node) {
     }
 }
 
-/// Where an address speaks TLS, a site has certificates, and the other way round.
+/// Checks that TLS addresses have a site with certificates, and that such sites have a TLS address.
 fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mut Checker) {
     if check.report.errors() > 0 {
         return;

@@ -1,4 +1,4 @@
-//! What is set for one route, with what the levels above it say.
+//! Effective settings of a route, merged from all levels.
 
 use crate::auth::Auth;
 use crate::bandwidth::BandwidthLimit;
@@ -16,9 +16,9 @@ use std::time::Duration;
 pub struct Settings<'a> {
     /// Bytes of a request body; unlimited if absent.
     pub body_bytes_max: Option<u64>,
-    /// How long the client may send nothing of its request body.
+    /// Maximum time without a byte of the request body from the client.
     pub body_timeout: Duration,
-    /// How long the client may read nothing of its response.
+    /// Maximum time in which the client reads nothing of its response.
     pub write_timeout: Duration,
     /// Whether requests with encoded slashes are answered.
     pub encoded_slashes: EncodedSlashes,
@@ -34,9 +34,9 @@ pub struct Settings<'a> {
     pub auth: Option<&'a Auth>,
     /// Whether errors of applications and upstream servers have the pages of the site.
     pub intercept_errors: bool,
-    /// How fast responses are sent, if that is limited.
+    /// Bandwidth limit of responses, if any.
     pub bandwidth: Option<&'a BandwidthLimit>,
-    /// Which other origins may read responses.
+    /// Origins that may read responses.
     pub cors: Option<&'a Cors>,
     /// Texts that are replaced in bodies.
     pub replace: &'a [BodyEdit],
@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-/// What the innermost level that says something says.
+/// Returns the value of the innermost level that sets one.
 fn nearest<const LEVELS: usize, T>(levels: [Option<&Option<Option<T>>>; LEVELS]) -> Option<&T> {
     levels.into_iter().flatten().find_map(Option::as_ref)?.as_ref()
 }

@@ -1,4 +1,4 @@
-//! What is done to a share of a route's requests for a test: copies to other servers, and faults.
+//! Mirroring of requests to test servers, and fault injection.
 
 use crate::check::Checker;
 use crate::conditions::Conditions;
@@ -25,7 +25,8 @@ pub(crate) fn faults() -> impl Shape<Out = Vec<InjectedFault>> {
 }
 
 directives! {
-    /// Copies of requests for other servers, whose responses are dropped. A URL alone stands for `to`.
+    /// Copies of requests that are sent to other servers, whose responses are discarded. A URL alone stands
+    /// for `to`.
     ///
     /// ```toml
     /// [[route]]
@@ -34,21 +35,22 @@ directives! {
     /// mirror = { to = "http://127.0.0.1:4000", share = "10%" }
     /// ```
     ///
-    /// The client's request is served as if there were no copy: it waits for none, and fails for none. A copy is made of what the route
-    /// has admitted, with `X-Mirrored: 1`, whatever answers the request (a cache too); none is made of a request that has this field.
-    /// It leaves once the request's body has been read. A response is read up to 64 KiB and dropped.
+    /// The client's request neither waits for a copy nor fails because of one. Copies are made of requests
+    /// that the route has admitted, with `X-Mirrored: 1`, whatever answers the request (a cache too);
+    /// requests that have this field are not copied. A copy is sent once the request's body has been read. A
+    /// response is read up to 64 KiB and discarded.
     Mirror in "`mirror`" {
         /// The servers: a URL, a list, or a table as of `proxy`, which may name a group (`{ upstream = "NAME" }`).
         "to" to: Proxy = required(""), Proxied;
-        /// The share of requests of which there is a copy: `"0%"` to `"100%"`.
+        /// Share of the requests that are copied: `"0%"` to `"100%"`.
         "share" share: u32 = "100%", SHARE;
         /// Only requests that meet these conditions.
         "when" when: Option<Conditions> = absent("every request"), Maybe(table());
         /// Bytes of a request body that a copy may have. Requests with a longer one have no copy.
         "body_max" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 16 * MIB };
-        /// Copies that are on their way at the same time, on all threads. Those beyond are dropped and counted.
+        /// Copies in flight at the same time, on all threads. Further ones are dropped and counted.
         "in_flight" in_flight_max: u32 = 100, Count { min: 1, max: 10_000 };
-        /// How long a copy may take, its response included.
+        /// Maximum time for a copy, including its response.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(600) };
     }
     held {
@@ -58,8 +60,9 @@ directives! {
 }
 
 directives! {
-    /// A fault, so that a test shows what clients do when this server or what is behind it is slow or fails. There is none unless it is
-    /// written, and every start warns of it. Of several, each request gets the first one that applies.
+    /// An injected fault, to test how clients behave when this server or its upstream servers are slow or
+    /// fail. Each start warns of configured faults. If there are several, each request gets the first one
+    /// that applies.
     ///
     /// ```toml
     /// [[route]]
@@ -71,13 +74,13 @@ directives! {
     /// ]
     /// ```
     InjectedFault in "`fault`", check fault_agrees {
-        /// How long the request waits before anything else is done.
+        /// Time that the request is delayed before anything else is done.
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
         /// The status that it is answered with.
         "status" status: Option<u16> = absent("it is served"), Maybe(Count { min: 400, max: 599 });
         /// Whether the connection is closed without a response; over HTTP/2, the stream is reset.
         "abort" abort: bool = false, Flag;
-        /// The share of requests, of those that meet `when`: `"0%"` to `"100%"`.
+        /// Share of the requests that meet `when`: `"0%"` to `"100%"`.
         "share" share: u32 = "100%", SHARE;
         /// Only requests that meet these conditions.
         "when" when: Option<Conditions> = absent("every request"), Maybe(table());

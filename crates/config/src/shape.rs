@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// The description of a shape.
 pub(crate) struct ShapeKind {
-    /// For people: fits after "expected".
+    /// Description for people; completes "expected …".
     pub(crate) text: String,
-    /// For editors.
+    /// Description for editors.
     pub(crate) schema: Value,
     /// The tables that the value is, or holds.
     pub(crate) chapters: Vec<fn() -> Chapter>,
@@ -35,9 +35,9 @@ impl ShapeKind {
 
 /// The description of a table and its directives.
 pub(crate) struct Chapter {
-    /// Its key in the schema's `$defs`.
+    /// Key in the schema's `$defs`.
     pub(crate) name: &'static str,
-    /// How it stands in the file: `[limits]`.
+    /// Notation in the file, such as `[limits]`.
     pub(crate) place: &'static str,
     pub(crate) about: &'static str,
     pub(crate) articles: Vec<Article>,
@@ -49,16 +49,16 @@ pub(crate) struct Article {
     pub(crate) doc: &'static str,
     /// The default as TOML, or `absent`, or `required`.
     pub(crate) default: &'static str,
-    /// What it means that the directive is absent.
+    /// Meaning of an absent directive.
     pub(crate) absent: &'static str,
     pub(crate) kind: ShapeKind,
 }
 
 /// A kind of value and its range.
 pub(crate) trait Shape {
-    /// What is read.
+    /// Type of the parsed value.
     type Out;
-    /// How it is described.
+    /// Returns the description of the shape.
     fn kind(&self) -> ShapeKind;
     /// Reads a value; one that does not fit is reported, and is `None`.
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out>;
@@ -210,7 +210,7 @@ fn measured<T: PartialOrd>(
         {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
             finding.help(match number {
-                // Where there may be no limit, another word says so.
+                // If the limit can be disabled, "unlimited" does that.
                 0 => format!("write the unit in the value: \"0{unit}\"; no limit is \"unlimited\" where a setting has it"),
                 _ => format!("write the unit in the value: \"{number}{unit}\""),
             });
@@ -253,7 +253,7 @@ impl<S: Shape> Shape for Unlimited<S> {
     }
 }
 
-/// `S` where the directive may be absent.
+/// Optional `S`, for a directive that may be absent.
 pub(crate) struct Maybe<S>(pub(crate) S);
 
 impl<S: Shape> Shape for Maybe<S> {
@@ -336,7 +336,7 @@ impl<E: Copy> Shape for Word<E> {
 
 /// A string that a function parses.
 pub(crate) struct Text<T> {
-    /// What it is, such as "an address".
+    /// Description of the value, such as "an address".
     pub(crate) what: &'static str,
     pub(crate) parse: fn(&str) -> Result<T, InvalidValue>,
 }
@@ -406,7 +406,7 @@ impl Shape for AccountName {
     }
 }
 
-/// A name that is given to the system as it stands.
+/// Parses a name that is passed to the system unchanged.
 pub(crate) fn plain_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
@@ -501,9 +501,9 @@ impl<S: Shape> Shape for &S {
     }
 }
 
-/// A table whose keys the user chooses, in the file's order.
+/// Table whose keys the user chooses, in the order of the file.
 pub(crate) struct Map<K, S> {
-    /// What the keys are, such as "a header name".
+    /// Description of the keys, such as "a header name".
     pub(crate) what: &'static str,
     pub(crate) key: fn(&str) -> Result<K, InvalidValue>,
     pub(crate) value: S,

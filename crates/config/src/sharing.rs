@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 directives! {
-    /// A Redis or Valkey server in which servers count together the limits that have `shared = true`.
+    /// A Redis or Valkey server through which servers share the counts of limits with `shared = true`.
     ///
     /// ```toml
     /// [limits.shared]
@@ -21,18 +21,21 @@ directives! {
     /// limit = { rate = "100/s", key = "header:X-Api-Key", shared = true }
     /// ```
     ///
-    /// No request waits for it: each server decides by what it knows, and a thread of its own exchanges counts every `interval`. While the
-    /// other is away, each server keeps its own limit, and the log says so. Redis gets digests of keys (SHA-256), not the keys.
+    /// No request waits for it: each server decides by the counts it has, and a separate thread exchanges
+    /// counts every `interval`. While the Redis server is unavailable, each server keeps its own limit, and
+    /// the log reports it. Redis gets digests of keys (SHA-256), not the keys.
     SharedLimits in "`[limits.shared]`" {
-        /// Its address: `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
+        /// Address of the Redis server: `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
         "redis" redis: String = required(""), Text { what: "an address such as \"redis://127.0.0.1:6379\"", parse: redis };
         /// A file with its password.
         "password_file" password_file: Option<PathBuf> = absent("no password"), Maybe(PathShape("a file"));
-        /// How often counts are exchanged. Two servers under full load together exceed a limit by what they let pass in this time.
+        /// Interval at which counts are exchanged. Two servers under full load together exceed a limit by the
+        /// requests that they admit in this time.
         "interval" interval: Duration = "10ms", Time { min: Duration::from_millis(1), max: Duration::from_secs(10) };
-        /// How long an answer is waited for; then the server counts as away until it is reached again.
+        /// Maximum time to wait for an answer. Then the server counts as unavailable until it is reached
+        /// again.
         "timeout" timeout: Duration = "1s", Time { min: Duration::from_millis(10), max: Duration::from_secs(60) };
-        /// What the names of its keys begin with: servers with the same one count together.
+        /// Prefix of the keys. Servers with the same prefix count together.
         "prefix" prefix: String = "komainu", Text { what: "a name", parse: prefix };
     }
 }

@@ -41,12 +41,12 @@ use crate::units::GIB;
 use http::{Template, Variable};
 use std::time::Duration;
 
-/// How requests with an encoded slash or a backslash in their path are handled.
+/// Handling of requests with an encoded slash or a backslash in their path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodedSlashes {
     /// 400 Bad Request.
     Refuse,
-    /// They are answered, and these characters are never decoded.
+    /// Such requests are answered, and these characters are never decoded.
     Keep,
 }
 
@@ -75,27 +75,31 @@ directives! {
         /// Hosts: a name, an IP address (IPv6 in brackets), or `*.example.com` for every name below `example.com`, at
         /// any depth, but not `example.com` itself. The default site has none.
         "hosts" hosts: Vec<HostPattern> = absent("the default site"), HOSTS;
-        /// The addresses at which the site answers: some of those in `listen` at the top of the file, which have their settings there, or
-        /// others, which are the site's own, or shared with other sites that name them. A site without `listen` answers at all addresses
-        /// at the top of the file, and at no others. At each address a host belongs to one site, and one site may be the default.
+        /// Addresses at which the site answers. Addresses that are in `listen` at the top of the file have
+        /// their settings there. Others are the site's own, or shared with other sites that name them. A site
+        /// without `listen` answers at all addresses at the top of the file, and at no others. At each
+        /// address a host belongs to one site, and one site may be the default.
         "listen" listen: Vec<Listener> = absent("all addresses of `listen` at the top of the file"),
             OneOrMore(brief::<Listener>("address").number("address"));
-        /// Snippets whose directives the site has, by name: see `snippet`.
+        /// Snippets whose directives the site uses, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
         /// A route's own `allow` counts in addition.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients that get 403, even where `allow` has them.
+        /// Clients that get 403, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// A page in place of all others while the site is under maintenance; `false` for none, where the server has one.
+        /// Maintenance mode: a page in place of all others. `false` exempts the site from the server's.
         "maintenance" maintenance: Option<Option<Maintenance>> = absent("as the server has it"), maintenance::policy();
-        /// Crawlers that are refused, and robots.txt; `false` for none, where the server has some.
+        /// Crawlers that are refused, and robots.txt; `false` for none, if the server has `crawlers`.
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
-        /// How often clients may ask the site's routes, all together. See `limit` below; a route's own limits come after it.
+        /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
+        /// after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
-        /// How fast each response is sent: a rate such as `"1MiB/s"`, or a table. Upgraded connections are not limited.
+        /// Rate at which each response is sent, such as `"1MiB/s"`, or a table. Upgraded connections are not
+        /// limited.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
-        /// Which pages of other origins may read the responses of the site's routes: `true` for all, without cookies, or a table.
+        /// Origins whose pages may read the responses of the site's routes: `true` for all, without cookies,
+        /// or a table.
         "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
         /// Texts that are put in place of others in the bodies of the site's responses.
         "replace" replace: Option<Vec<BodyEdit>> = absent("none"), replace::rules();
@@ -107,17 +111,17 @@ directives! {
         /// Whether `error_pages` are sent in place of errors of applications and upstream servers too, for the statuses that have one;
         /// nginx calls it `proxy_intercept_errors`. `WWW-Authenticate`, `Retry-After` and `Allow` of the response stay.
         "intercept_errors" intercept_errors: Option<bool> = false, Maybe(Flag);
-        /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none. Which addresses speak
-        /// TLS, `listen` says.
+        /// TLS: the site's certificates, or `"auto"` to have the server obtain them. `false` is none.
+        /// `listen` defines which addresses use TLS.
         "tls" tls: Option<SiteTls> = absent("`default` of `[tls]`"), site_tls();
         /// Whether requests without TLS are redirected to `https://`, as at the top of the file.
         "redirect_https" redirect_https: Option<bool> = absent("as the server has it"), Maybe(Flag);
-        /// Whether browsers remember to come through TLS alone (`Strict-Transport-Security`, RFC 6797): `true` for a year, or
-        /// the field's value. Only responses through TLS carry it.
+        /// Whether browsers must use TLS for the site from then on (`Strict-Transport-Security`, RFC 6797):
+        /// `true` for a year, or the field's value. Only responses through TLS carry it.
         "hsts" hsts: Option<String> = false, Toggle { on: Some(hsts_year), off: || None, shape: Maybe(HSTS) };
         /// Whether responses carry `X-Content-Type-Options: nosniff`, `X-Frame-Options: SAMEORIGIN` and
-        /// `Referrer-Policy: strict-origin-when-cross-origin`, in place of what applications and upstream servers say there.
-        /// `response_headers` changes or removes them one by one.
+        /// `Referrer-Policy: strict-origin-when-cross-origin`. They replace those of applications and
+        /// upstream servers. `response_headers` changes or removes them one by one.
         "security_headers" security_headers: bool = false, Flag;
         /// Changes to the header fields of the site's responses.
         "response_headers" response_headers: ResponseHeaders = {}, table();
@@ -140,7 +144,7 @@ directives! {
         "route" routes: Vec<Route> = [], List(route_table());
     }
     held {
-        /// Where it begins; `None` for that of the routes at the top.
+        /// Line where the site begins; `None` for the implicit site of top-level routes.
         line: Option<ConfigLine>;
     }
 }
@@ -184,10 +188,11 @@ directives! {
         /// `rewrite`, `respond` and header fields, percent-encoded. Regular expressions have RE2's syntax, without look-around and
         /// backreferences, are of bytes and ASCII, and take linear time.
         "path" path: Vec<PathPattern> = absent("every path"), PATHS;
-        /// Another path, and perhaps a query, for the action of the route: files, applications and upstream servers get it in place of
-        /// the client's; `REQUEST_URI` stays what the client sent. It may have the variables of `redirect`. Without a `?`
-        /// the query stays; with one, it is what stands there (`?id=$id&$args`). A route without an action has its conditions
-        /// alone, and the search begins again from the first route, with the new path; after 10 rounds the answer is 500.
+        /// Another path, and perhaps a query, for the action of the route: files, applications and upstream
+        /// servers get it in place of the client's; `REQUEST_URI` stays what the client sent. It may contain
+        /// the variables of `redirect`. Without a `?` the query is unchanged; with one, it is replaced
+        /// (`?id=$id&$args`). After a route without an action, the search begins again from the first route,
+        /// with the new path; after 10 rounds the answer is 500.
         ///
         /// ```toml
         /// [[route]]
@@ -204,19 +209,20 @@ directives! {
         /// files = "public"
         /// ```
         "rewrite" rewrite: Option<Template> = absent("the client's path"), REWRITE;
-        /// Hosts, where the site has several: one of them must be the request's.
+        /// Hosts, if the site has several: one of them must be the request's.
         "host" host: Vec<HostPattern> = absent("every host of the site"), HOSTS;
         /// Methods. `GET` includes HEAD.
         "method" method: Vec<String> = absent("every method"), METHODS;
         /// Query parameters, decoded; the request must have each with a value that matches: a text, in which `*`
         /// matches any run of characters, `"~ REGEX"` (`"~* REGEX"` ignores case), or `true` for any value.
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
-        /// Header fields; the request must have each with a value that matches, as in `query`. Of several fields, or parameters, of one
-        /// name it is enough that one matches: what follows may take another one of them.
+        /// Header fields; the request must have each with a value that matches, as in `query`. If a field or
+        /// parameter occurs several times, one match suffices: upstream servers and applications may use
+        /// another one.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
-        /// Pages that the request comes from (`Referer`), by host; one of them must match. `"none"` is for requests without the field,
-        /// `"~ REGEX"` for URLs without their scheme. Clients can write what they like there: this keeps other sites from showing
-        /// your images, and protects nothing.
+        /// Pages that link to or embed the resource (`Referer`), by host; one of them must match. `"none"` is
+        /// for requests without the field, `"~ REGEX"` for URLs without their scheme. Clients can send any
+        /// value: this keeps other sites from showing your images, but is not an access control.
         ///
         /// ```toml
         /// [[route]]
@@ -232,7 +238,7 @@ directives! {
         /// Clients that the route is for, by address: networks, addresses and `"unix"`. For all others, the search continues with the next
         /// route; `allow` answers them 403.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
-        /// Countries of clients that the route is for, by their codes of ISO 3166-1, which need `[geo]`; `"none"` where it is not known.
+        /// Countries of clients, by their codes of ISO 3166-1, which need `[geo]`; `"none"` for unknown.
         "country" country: Vec<CountryPattern> = absent("every country"), Countries;
         /// Requests that the route is not for, although its other conditions are met: those that meet all conditions of this table, or of
         /// one table in a list. For them the search continues with the next route.
@@ -247,11 +253,12 @@ directives! {
         /// files = "public"
         /// ```
         "not" not: Vec<ConditionSet> = absent("none"), OneOrMore(brief::<ConditionSet>("path"));
-        /// Snippets whose directives the route has, by name: see `snippet`.
+        /// Snippets whose directives the route uses, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
-        /// The clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.
-        /// The address is the one that `trusted_proxies` report, where they do. The site's `allow` counts too.
-        /// A network of IPv6 has no IPv4 clients: everybody is `["0.0.0.0/0", "::/0"]`.
+        /// Clients that the route answers, by address: networks, addresses and `"unix"` for Unix sockets; all
+        /// others get 403. The address is the one that `trusted_proxies` report, if they do. The site's
+        /// `allow` applies too. A network of IPv6 contains no IPv4 clients: `["0.0.0.0/0", "::/0"]` allows
+        /// everybody.
         ///
         /// ```toml
         /// [[route]]
@@ -260,17 +267,18 @@ directives! {
         /// proxy = "http://127.0.0.1:3000"
         /// ```
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients that get 403, even where `allow` has them.
+        /// Clients that get 403, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// How often a client may ask, or whatever else requests are counted by: a rate such as `"10/s"`, or a table, or a list
-        /// of them. Others get 429 with `Retry-After`.
+        /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
+        /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
-        /// How many requests are in the route's handler at the same time, and how many wait for that and how long: a number, or a table.
-        /// Others get 503 with `Retry-After`.
+        /// Limit of concurrent requests in the route's handler, and of the number and time of those that
+        /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
         "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();
-        /// How fast each response is sent, instead of the site's setting; `false` for as fast as clients read.
+        /// Rate at which each response is sent, instead of the site's setting; `false` for as fast as clients
+        /// read.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();
-        /// Which pages of other origins may read the route's responses, instead of the site's setting.
+        /// Origins whose pages may read the route's responses, instead of the site's setting.
         "cors" cors: Option<Option<Cors>> = absent("as the site has it"), cors::policy();
         /// Texts that are put in place of others in the bodies of the route's responses, instead of the site's; `false` for none.
         "replace" replace: Option<Vec<BodyEdit>> = absent("as the site has it"), replace::rules();
@@ -301,7 +309,7 @@ directives! {
         "internal" internal: bool = false, Flag;
         /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
         "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
-        /// Copies of a share of the requests for other servers, whose responses are dropped.
+        /// Copies of a share of the requests for other servers, whose responses are discarded.
         "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
         "fault" faults: Vec<InjectedFault> = absent("none"), shadow::faults();
@@ -315,7 +323,7 @@ directives! {
         action: Action;
         /// The action for requests that `files` does not answer.
         otherwise: Option<Action>;
-        /// Where it begins, if it stands in a file.
+        /// Line where the route begins, if it is written in a file.
         line: Option<ConfigLine>;
         /// The route that it belongs to, if it is hidden: a branch, or the way of mirrored requests.
         part_of: Option<PartOf>;
@@ -323,12 +331,14 @@ directives! {
     also {
         /// Action: serves files.
         "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
-        /// Action: forwards requests to upstream servers. Beside `files`, only those that no file answers.
+        /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
+        /// are forwarded.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
-        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files: a URL such as
-        /// `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings of `proxy`. A path names a script where
-        /// there is one, also with more of the path behind it (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as
-        /// they are, never those with the name of a script. All other requests are for `scripts.front`.
+        /// Action, beside `files`: lets PHP-FPM, or another FastCGI server, run the scripts among the files:
+        /// a URL such as `"unix:/run/php/php-fpm.sock"` or `"127.0.0.1:9000"`, or a table with the settings
+        /// of `proxy`. A path names a script if it exists, also with more of the path behind it
+        /// (`/index.php/a/b`), or a folder with `index.php`. Other files are sent as they are, never those
+        /// with the name of a script. All other requests are for `scripts.front`.
         ///
         /// ```toml
         /// [[route]]
@@ -361,15 +371,15 @@ directives! {
 directives! {
     /// Timeouts that a site or route may set.
     RouteTimeouts in "`timeouts` of a site or route" {
-        /// How long the client may send nothing of its request body before it is answered 408.
+        /// Maximum time without a byte of the request body from the client. Then the request is answered 408.
         "body" body: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
-        /// How long the client may read nothing of its response before the connection is closed.
+        /// Maximum time in which the client reads nothing of its response. Then the connection is closed.
         "write" write: Option<Duration> = absent("as the site, or the server, has it"), Maybe(PATIENCE);
     }
 }
 
 impl Route {
-    /// The proxy that answers for it, also where that is beside files.
+    /// Returns the route's proxy, also if it is a fallback of `files`.
     pub fn proxy(&self) -> Option<&Proxy> {
         std::iter::once(&self.action).chain(&self.otherwise).find_map(|action| match action {
             Action::Proxy(proxy) => Some(&**proxy),
@@ -377,7 +387,8 @@ impl Route {
         })
     }
 
-    /// The prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends with `/*`.
+    /// Returns the prefix that `strip_prefix` removes, or that comes before `$rest`, if the route's path ends
+    /// with `/*`.
     pub fn prefix(&self) -> Option<&str> {
         match self.path.as_slice() {
             [one] => one.prefix(),
@@ -443,8 +454,8 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
 
 /// Warns of routes that never answer, because an earlier one matches all their requests.
 pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
-    // Each route is compared with each before it. A file of thousands of routes was written by a program, which needs
-    // no such advice.
+    // Each route is compared with each before it. Files with thousands of routes are generated, so the advice
+    // is omitted.
     const ROUTES_MAX: usize = 1000;
     // A route that could not be read completely may look broader than it is.
     if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
@@ -500,7 +511,8 @@ pub(crate) fn branch_nodes(route: &Node) -> &[Node] {
 }
 
 impl Site {
-    /// Gives branches and mirrors routes of their own behind those of the file, which no request finds: so they have what routes have.
+    /// Appends hidden routes for branches and mirrors, which no request matches. They give branches and
+    /// mirrors the properties of routes.
     pub(crate) fn add_hidden_routes(&mut self) {
         for index in 0..self.routes.len() {
             let hidden = |part, action, otherwise, of: &Route| Route {
@@ -539,19 +551,19 @@ impl Site {
     }
 }
 
-/// The field by which servers know the copies of a mirror.
+/// Field that marks the copies of a mirror for servers.
 pub const MIRROR_FIELD: &str = "X-Mirrored";
 
 /// The route that a hidden route belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PartOf {
-    /// Its index in the site.
+    /// Index of the route in the site.
     pub route: usize,
-    /// What the hidden route is.
+    /// Kind of the hidden route.
     pub part: RoutePart,
 }
 
-/// What a hidden route is.
+/// Kind of a hidden route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RoutePart {
     /// The way of its mirrored requests.

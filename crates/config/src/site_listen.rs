@@ -10,12 +10,13 @@ use std::collections::HashMap;
 /// An address that sites have and the top of the file has not.
 pub(crate) struct SiteListener {
     pub(crate) listener: Listener,
-    /// Where its settings are given, or where it is named first.
+    /// Place where the settings are given, else of the first mention.
     pub(crate) at: TextSpan,
     has_settings: bool,
 }
 
-/// Sites with their tables; none where not all could be read. The routes at the top of the file are a site without a table.
+/// Returns the sites with their tables; none if some could not be read. The routes at the top of the file are
+/// a site without a table.
 fn with_nodes<'a>(sites: &'a [Site], node: &'a Node) -> Vec<(&'a Site, &'a Node)> {
     let nodes = node.items("site");
     let of_tables: Vec<&Site> = sites.iter().filter(|site| site.line.is_some()).collect();
@@ -25,7 +26,7 @@ fn with_nodes<'a>(sites: &'a [Site], node: &'a Node) -> Vec<(&'a Site, &'a Node)
     }
 }
 
-/// The addresses that sites have beside `top`, those at the top of the file; each once.
+/// Returns the addresses of sites that are not in `top`, the addresses at the top of the file; each once.
 pub(crate) fn site_listeners(
     top: &[Listener],
     sites: &[Site],
@@ -69,7 +70,7 @@ pub(crate) fn site_listeners(
     own
 }
 
-/// Adds an address of a site to those before it.
+/// Adds an address of a site to `own`; reports overlapping addresses and conflicting settings.
 fn add(own: &mut Vec<SiteListener>, listener: &Listener, item: &Node, check: &mut Checker) {
     let address = &listener.address;
     let has_settings = settings(item).next().is_some();
@@ -100,7 +101,7 @@ fn add(own: &mut Vec<SiteListener>, listener: &Listener, item: &Node, check: &mu
     }
 }
 
-/// What a table of an address says besides the address.
+/// Returns the settings in an address table, without the address.
 fn settings(item: &Node) -> impl Iterator<Item = &crate::node::Entry> {
     let entries = match &item.data {
         Data::Table(entries) => entries.as_slice(),
@@ -117,7 +118,7 @@ fn settings_are_elsewhere(address: &Listen, item: &Node, check: &mut Checker) {
     }
 }
 
-/// Where a host is claimed.
+/// Place that claims a host.
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 enum ClaimPlace<'s> {
     /// At all addresses at the top of the file.
@@ -155,7 +156,8 @@ pub(crate) fn hosts_agree(top: &[Listener], sites: &[Site], node: &Node, check: 
     }
 }
 
-/// Claims a host for a site; where another site has it already: its place in the file, and the address where both are.
+/// Claims a host for a site. If another site has it already, returns that site's place in the file, and the
+/// common address.
 fn claim<'s>(
     seen: &mut HashMap<(String, ClaimPlace<'s>), TextSpan>,
     (host, at): (&str, &TextSpan),
@@ -190,7 +192,7 @@ fn claim<'s>(
     None
 }
 
-/// An address at the top of the file where the host is claimed.
+/// Returns an address at the top of the file at which the host is claimed.
 fn seen_at<'s>(
     seen: &HashMap<(String, ClaimPlace<'s>), TextSpan>,
     host: &str,
@@ -202,7 +204,8 @@ fn seen_at<'s>(
     })
 }
 
-/// Warns of addresses at the top of the file at which no site answers. `streams` are those of streams.
+/// Warns of addresses at the top of the file at which no site answers. `streams` are the addresses of
+/// streams.
 pub(crate) fn warn_of_unanswered(
     top: &[Listener],
     sites: &[Site],

@@ -84,7 +84,7 @@ pub(crate) fn apply(document: &mut Node, check: &mut Checker) {
     }
 }
 
-/// Where the keys and values of a table stand.
+/// Collects the places of a table's keys and values.
 fn places_of(node: &Node, places: &mut Vec<TextSpan>) {
     places.push(node.at.clone());
     match &node.data {
@@ -146,22 +146,22 @@ fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Ch
     }
 }
 
-/// What becomes of a directive that both have.
+/// Handling of a directive that is set in both tables.
 enum Doubles<'d, 'c> {
-    /// What a site or a route says itself counts.
+    /// The value of the site or route takes precedence.
     OwnWins,
-    /// Two snippets that are used together say it: nobody knows which one is meant.
+    /// Two snippets that are used together set the directive: an error is reported.
     Reported { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
 }
 
-/// Puts directives beside those that are there: tables are joined key by key, lists of tables become longer.
+/// Merges directives into a table: tables are joined key by key, lists of tables are concatenated.
 fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
     for entry in more {
         let Some(known) = own.iter_mut().find(|known| known.key == entry.key) else {
             own.push(entry);
             continue;
         };
-        // Joined key by key, both would have to hold: what each excludes is excluded.
+        // Exclusions are alternatives: joined key by key, all conditions of both would have to be met.
         if entry.key == "not" {
             let mut all = alternatives(known.value.clone());
             all.extend(alternatives(entry.value));
@@ -182,7 +182,7 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
     }
 }
 
-/// The items of a list, or the one that stands in its place.
+/// Returns the items of a list, or a single value in its place.
 fn alternatives(node: Node) -> Vec<Node> {
     match node.data {
         Data::List(items) => items,
@@ -221,7 +221,7 @@ fn is_tables(items: &[Node]) -> bool {
     !items.is_empty() && items.iter().all(|item| matches!(item.data, Data::Table(_)))
 }
 
-/// Adds to what is wrong within a snippet where it is used, once however often that is.
+/// Removes repeated findings, and adds to each finding within a snippet the places where the snippet is used.
 pub(crate) fn place_findings(check: &mut Checker) {
     let snippets = std::mem::take(&mut check.snippets);
     if snippets.iter().all(|snippet| snippet.uses.is_empty()) {
@@ -267,7 +267,7 @@ mod tests {
         let config = config.unwrap();
         let [first, second] = &config.sites[0].routes[..] else { panic!("two routes") };
         assert_eq!(first.timeouts.body, Some(Duration::from_secs(5)));
-        // What the route says itself counts.
+        // The route's own value takes precedence.
         assert_eq!(first.timeouts.write, Some(Duration::from_secs(7)));
         assert_eq!(first.limit[0].rate().count, 5);
         assert_eq!(first.response_headers.set.len(), 2);

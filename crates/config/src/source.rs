@@ -6,12 +6,13 @@ use std::path::PathBuf;
 /// Separates the files. TOML cannot contain it.
 const SEPARATOR: char = '\0';
 
-/// One text of the file and of those that it includes, which [`Config::parse`](crate::Config::parse) reads.
+/// Joins the file and those that it includes into one text, which [`Config::parse`](crate::Config::parse)
+/// reads.
 pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {
         text.push(SEPARATOR);
-        // What would be a second line of the name is not one of the file.
+        // A line feed in the name must not start a new line of the file.
         text.push_str(&path.display().to_string().replace('\n', " "));
         text.push('\n');
         text.push_str(part);
@@ -47,7 +48,7 @@ impl fmt::Display for ConfigLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SourcePart {
     pub(crate) name: String,
-    /// Its bytes in the joined text.
+    /// Start of the source in the joined text, in bytes.
     pub(crate) start: usize,
     pub(crate) end: usize,
 }

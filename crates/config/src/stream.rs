@@ -30,7 +30,7 @@ const BALANCE: Word<BalanceWord> = Word(&[
 ]);
 
 directives! {
-    /// Relays connections to upstream servers as they are: TCP without HTTP, and TLS that is not decrypted.
+    /// Relays connections to upstream servers unchanged: TCP without HTTP, and TLS that is not decrypted.
     ///
     /// ```toml
     /// [[stream]]
@@ -43,23 +43,25 @@ directives! {
     /// to     = "10.0.0.5:443"
     /// ```
     ///
-    /// Several streams may have the same address: a connection goes to the one that has the name that the client asks for by TLS
-    /// (SNI), exactly or else by the longest wildcard; otherwise to the one without `names`. If the address is in `listen` at the top
-    /// of the file too, all other connections are for the sites; otherwise they are closed. Where a stream has `names`, the client
-    /// has to begin: for its first message it has the time of `head` in `[timeouts]`, and 16 KiB.
+    /// Several streams may have the same address. A connection goes to the stream with the name that the
+    /// client requests by TLS (SNI), exactly or else by the longest wildcard; otherwise to the one without
+    /// `names`. If no stream matches and the address is in `listen` at the top of the file too, the
+    /// connection is for the sites; otherwise it is closed. If a stream has `names`, the client must send
+    /// first: its first message is limited by `head` in `[timeouts]`, and to 16 KiB.
     Stream in "`[[stream]]`", check stream_agrees {
-        /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. Those of an address that is in
-        /// `listen` at the top of the file are given there.
+        /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. An
+        /// address that is in `listen` at the top of the file has its settings there.
         "listen" listen: Vec<Listener> = required(""), OneOrMore(brief::<Listener>("address").number("address"));
         /// Names that clients ask for by TLS: a name, or `*.example.com` for every name below `example.com`, at any depth.
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
         /// The upstream server, or several: addresses, or tables with more settings.
         "to" to: Vec<StreamServer> = required(""), OneOrMore(brief::<StreamServer>("address"));
-        /// What it is called in logs and metrics.
+        /// Name in logs and metrics.
         "name" name: Option<String> = absent("the first of `names`, or the first address"),
             Maybe(Text { what: "a name", parse: label });
-        /// Which server gets a connection: `"round-robin"`, each in turn; `"least-connections"`, the one with the fewest;
-        /// `"two-choices"`, the less busy of two random ones; `"hash:client"`, the same server for the same client address.
+        /// Load-balancing method. `"round-robin"`: each server in turn. `"least-connections"`: the server
+        /// with the fewest connections. `"two-choices"`: the less busy of two random servers.
+        /// `"hash:client"`: the same server for the same client address.
         "balance" balance: BalanceWord = "round-robin", BALANCE;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection: `"v1"` is a
         /// text line, `"v2"` is binary.
@@ -67,23 +69,25 @@ directives! {
             Word(&[("off", ProxyProtocol::Off), ("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]);
         /// Timeouts.
         "timeouts" timeouts: StreamTimeouts = {}, table();
-        /// When a server that cannot be connected to is ejected: it gets no connections for a time. `false` ejects none.
+        /// Conditions for ejecting a server that cannot be connected to, so that it gets no connections for a
+        /// time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: `true` only connects; a path asks for it over HTTP.
         "health" health: Option<Health> = false,
             Toggle { on: Some(|| Some(Health::default())), off: || None, shape: Maybe(brief::<Health>("path")) };
         /// The time after which a server that is back in service gets its full share of connections.
         "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
-        /// How often names of servers are resolved again.
+        /// Interval at which names of servers are resolved again.
         "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
         /// Connections of the stream at the same time; more are closed at once. They count as `connections` of `[limits]` too.
         "connections" connections_max: Option<u32> = "unlimited", Unlimited(Count { min: 1, max: 10_000_000 });
         /// Connections of one client at the same time: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once.
         /// 0 for no limit.
         "connections_per_client" connections_per_client_max: u32 = 0, Count { min: 0, max: 1_000_000 };
-        /// The clients whose connections are relayed, by address: networks, addresses and `"unix"`; those of all others are closed.
+        /// Clients whose connections are relayed, by address: networks, addresses and `"unix"`. Connections
+        /// of all others are closed.
         "allow" allow: Option<Vec<TrustedSource>> = absent("every client"), Maybe(OneOrMore(SOURCE));
-        /// Clients whose connections are closed, even where `allow` has them.
+        /// Clients whose connections are closed, even if they are in `allow`.
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Whether each connection has a line in the access logs when it ends.
         "log" log: bool = true, Flag;
@@ -95,7 +99,7 @@ directives! {
     StreamServer in "`to` of `[[stream]]`" {
         /// `"HOST:PORT"`, or `"unix:PATH"` for a Unix socket.
         "address" address: Origin = required(""), ServerAddressShape;
-        /// Its share of the connections; 0 for none.
+        /// Share of the connections; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };
         /// Whether it is used only if no other server is available.
         "backup" backup: bool = false, Flag;
@@ -105,16 +109,17 @@ directives! {
 }
 
 directives! {
-    /// How long a stream waits.
+    /// Timeouts of a stream.
     StreamTimeouts in "`timeouts` of `[[stream]]`" {
-        /// To connect to a server, including name resolution; if it takes longer, another server is tried, up to three in all.
+        /// Maximum time to connect to a server, including name resolution. Then another server is tried, up
+        /// to three in all.
         "connect" connect: Duration = "5s", WAIT;
-        /// How long a connection may carry no byte in either direction before it is closed.
+        /// Maximum time without a byte in either direction before a connection is closed.
         "idle" idle: Duration = "10m", WAIT;
     }
 }
 
-/// Which server of a stream gets a connection.
+/// Load-balancing method of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BalanceWord {
     /// Each in turn.
@@ -139,7 +144,7 @@ impl From<BalanceWord> for Balance {
 }
 
 impl Stream {
-    /// What it is called in logs and metrics.
+    /// Returns the name for logs and metrics.
     pub fn label(&self) -> String {
         let listen = || self.listen.first().map(|listener| listener.address.to_string());
         let first = || self.names.first().map(ToString::to_string);
@@ -246,7 +251,8 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Streams and sites share addresses only in ways that say which connections are whose. `listen` are the addresses of sites.
+/// Checks that streams and sites share addresses only if each connection can be assigned to one of them.
+/// `listen` are the addresses of sites.
 pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node, check: &mut Checker) {
     let nodes = node.items("stream");
     if nodes.len() != streams.len() || check.report.errors() > 0 {
@@ -276,7 +282,8 @@ pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node
     no_circle(streams, nodes, check);
 }
 
-/// No stream passes connections to itself, by others or not: one client would take all connections.
+/// Rejects streams that pass connections to themselves, directly or through others: a single client would
+/// exhaust all connections.
 fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     // Streams by the ports of their addresses; 0 stands for Unix sockets.
     let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();
@@ -310,7 +317,7 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     }
 }
 
-/// Whether a connection to this server arrives at this address, as far as the configuration says.
+/// Whether a connection to this server arrives at this address, according to the configuration.
 fn is_at(listen: &Listen, server: &Origin) -> bool {
     let (host, port) = match (listen, server) {
         (Listen::Unix(own), Origin::Unix(path)) => return Path::new(own) == path,

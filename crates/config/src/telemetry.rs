@@ -1,4 +1,4 @@
-//! What is sent to a collector of OpenTelemetry: metrics, and lines of logs. Spans are in `tracing`.
+//! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
 use crate::check::InvalidValue;
 use crate::header;
@@ -26,18 +26,18 @@ pub(crate) const HEADERS: Map<String, Text<String>> = Map {
 /// The file of such fields.
 pub(crate) const HEADERS_FILE: PathShape = PathShape("a file");
 
-/// How durations are sent.
+/// Histogram format of exported durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistogramForm {
-    /// By the classes that Prometheus' text has.
+    /// Explicit bucket bounds, those of the Prometheus text format.
     Explicit,
-    /// By classes that grow by 9 % each.
+    /// Exponential buckets, each 9 % wider than the one before.
     Exponential,
 }
 
 directives! {
-    /// Metrics for a collector of OpenTelemetry, by OTLP over HTTP in its JSON encoding. What `GET /metrics` of `[control]` shows is sent
-    /// at an interval, from a thread of its own; neither needs the other.
+    /// Metrics for a collector of OpenTelemetry, by OTLP over HTTP in its JSON encoding. The metrics of `GET
+    /// /metrics` of `[control]` are sent at an interval, from a separate thread; neither needs the other.
     ///
     /// ```toml
     /// [metrics]
@@ -45,8 +45,9 @@ directives! {
     /// every = "15s"
     /// ```
     ///
-    /// Values are since the start of the server (cumulative), so that nothing is lost while the collector is away: it is tried again, with
-    /// growing pauses, or when it asks for it, and gets the values of that time.
+    /// Values are cumulative since the start of the server, so that nothing is lost while the collector is
+    /// unavailable. Sending is retried with growing pauses, or when the collector asks for it, with the
+    /// values of that time.
     CollectedMetrics in "`[metrics]`" {
         /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/metrics` is appended.
         "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
@@ -54,10 +55,10 @@ directives! {
         "every" every: Duration = "15s", Time { min: Duration::from_secs(1), max: Duration::from_secs(3_600) };
         /// The `service.name` of the metrics.
         "service" service: String = "komainu", SERVICE;
-        /// Their `service.instance.id`, by which servers of one service are known.
+        /// Value of `service.instance.id`, which distinguishes the servers of one service.
         "instance" instance: Option<String> = absent("the name of the machine"), Maybe(SERVICE);
-        /// How durations are sent: `"explicit"` by the 16 classes that Prometheus' text has, which every receiver can read; `"exponential"`
-        /// by classes of which each is 9 % wider than the one before.
+        /// Histogram format of durations. `"explicit"`: the 16 buckets of the Prometheus text format, which
+        /// every receiver can read. `"exponential"`: buckets that are each 9 % wider than the one before.
         "histograms" histograms: HistogramForm = "explicit",
             Word(&[("explicit", HistogramForm::Explicit), ("exponential", HistogramForm::Exponential)]);
         /// Fields of each request to the collector, such as the key of a service: names and values.
@@ -78,7 +79,8 @@ directives! {
     /// file = { otlp = "http://127.0.0.1:4318", service = "shop" }
     /// ```
     ///
-    /// Records are sent together, within about a second. While the collector cannot be reached they wait for it (8 MiB), and stderr says so.
+    /// Records are sent in batches, within about a second. While the collector cannot be reached, they are
+    /// buffered (8 MiB), and stderr reports it.
     OtlpLogs in "a log's destination (otlp)" {
         /// The collector: a URL such as `"http://127.0.0.1:4318"`, to which `/v1/logs` is appended.
         "otlp" to: String = required(""), COLLECTOR;

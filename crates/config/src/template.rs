@@ -1,4 +1,4 @@
-//! Texts with variables, and what is wrong with them.
+//! Texts with variables, and the checks of them.
 
 use crate::check::{Checker, InvalidValue, OwnNames, shortened};
 use crate::geo::GEO_REMEDY;
@@ -10,9 +10,9 @@ use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
 use serde_json::json;
 
-/// A text with variables, of which the configuration may define some.
+/// Shape of a text with variables, some of which the configuration may define.
 pub(crate) struct TemplateShape {
-    /// What it is, such as "a header value".
+    /// Description of the value, such as "a header value".
     pub(crate) what: &'static str,
     pub(crate) parse: fn(&str, &OwnNames) -> Result<Template, InvalidValue>,
 }
@@ -33,8 +33,8 @@ impl Shape for TemplateShape {
     }
 }
 
-/// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the variables that it
-/// may name, of those of [`http::Variable::names`]; `own` are those that the configuration defines.
+/// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the
+/// permitted variables of [`http::Variable::names`]; `own` are those that the configuration defines.
 pub(crate) fn template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
     let is_allowed = |variable: &Variable| is_allowed(variable, names, own);
     Template::parse_with(text, is_allowed, |name| own.all().any(|known| known == name))

@@ -16,7 +16,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Where the certificates of a site come from.
+/// Source of a site's certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateSource {
     /// The server obtains them, and renews them.
@@ -51,17 +51,18 @@ directives! {
         /// one's work.
         "tickets" tickets: bool = true, Flag;
         /// Files from which the keys of session tickets are derived, each of at least 32 random bytes
-        /// (`openssl rand -out ticket.key 48`). Servers that share them resume each other's sessions, and so does a server
-        /// after a restart. The keys change every 12 hours by themselves. New tickets are made with the first file; those of the others
-        /// are still accepted. Who reads such a file can decrypt recorded connections that used tickets, except for their TLS 1.3
-        /// key exchange: keep it secret, and replace it now and then.
+        /// (`openssl rand -out ticket.key 48`). Servers that share them resume each other's sessions, and so
+        /// does a server after a restart. The keys change every 12 hours by themselves. New tickets are made
+        /// with the first file; tickets of the others are still accepted. Anyone who reads such a file can
+        /// decrypt recorded connections that used tickets, except for their TLS 1.3 key exchange: keep it
+        /// secret, and replace it regularly.
         "ticket_keys" ticket_keys: Vec<PathBuf> = absent("keys of this process alone, which end with it"),
             OneOrMore(PathShape("a file"));
     }
 }
 
 directives! {
-    /// How a site speaks TLS. Just `"auto"`, or just a file or folder, stands for `certificate` alone.
+    /// TLS of a site. A single `"auto"`, file or folder stands for `certificate` alone.
     ///
     /// ```toml
     /// listen = [":80", ":443"]
@@ -74,13 +75,14 @@ directives! {
     /// files = "public"
     /// ```
     ///
-    /// Clients say which host they want (SNI): they are shown a certificate of the site that has it, and where it has several, one that is
-    /// for the host, whose kind of signature (ECDSA, RSA) they can verify. Hosts that no site has are those of the default
-    /// site; where that has no `tls`, such clients are refused (`unrecognized_name`). On a reload the files are read again.
+    /// The host that the client requests (SNI) selects the site, whose certificate is sent. If the site has
+    /// several, one for the host is used whose signature algorithm (ECDSA, RSA) the client can verify. Hosts
+    /// that no site has belong to the default site; if that has no `tls`, such clients are refused
+    /// (`unrecognized_name`). On a reload the files are read again.
     SiteTls in "`tls` of a site", check site_tls_agrees {
-        /// `"auto"`, or files in PEM: the certificate, followed by those of its intermediate authorities; the private key may stand in the same file.
-        /// Or folders: every `NAME.pem` or `NAME.crt` in them with its `NAME.key`, and `fullchain.pem` with `privkey.pem`,
-        /// as certbot names them.
+        /// `"auto"`, or files in PEM: the certificate, followed by its intermediate certificates; the same
+        /// file may contain the private key. Or folders: every `NAME.pem` or `NAME.crt` in them with its
+        /// `NAME.key`, and `fullchain.pem` with `privkey.pem`, as certbot names them.
         "certificate" certificate: CertificateSource = required(""), Certificates;
         /// The private keys, in the order of the certificates: PEM, in PKCS #8, SEC1 or PKCS #1, without a passphrase.
         "key" key: Vec<PathBuf> = absent("in the files of the certificates"), OneOrMore(PathShape("a file"));
@@ -90,7 +92,7 @@ directives! {
 }
 
 directives! {
-    /// Certificates of clients. Just the authority's file stands for `ca` alone.
+    /// Client certificates. The file of the authority alone stands for `ca`.
     ///
     /// ```toml
     /// [[site]]
@@ -104,8 +106,10 @@ directives! {
     /// files = "admin"
     /// ```
     ///
-    /// Header values may name what is known of them: `$tls_client_verify` (`SUCCESS` or `NONE`), `$tls_client_subject`,
-    /// `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial` and `$tls_client_fingerprint` (SHA-256). A request for this site on a connection that was made for another one with other demands is answered 421.
+    /// Header values may contain properties of the certificate: `$tls_client_verify` (`SUCCESS` or `NONE`),
+    /// `$tls_client_subject`, `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial` and
+    /// `$tls_client_fingerprint` (SHA-256). A request for this site on a connection that was made for a site
+    /// with other requirements is answered 421.
     ClientTls in "`client` of a site's `tls`" {
         /// Certificates (PEM) of the authorities that sign them.
         "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));
@@ -116,7 +120,7 @@ directives! {
     }
 }
 
-/// What stands for a site's `tls`.
+/// Returns the shape of a site's `tls`.
 pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
     SiteTlsShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
 }
@@ -127,7 +131,7 @@ const AUTO_WORDS: [&str; 8] =
 const AUTO_HELP: &str =
     "write `tls = \"auto\"` to have certificates obtained, or `tls = { certificate = \"…\", key = \"…\" }`";
 
-/// What stands for `tls` of a site, where `true` does not say which certificate.
+/// Shape of a site's `tls`; rejects `true`, which names no certificate.
 struct SiteTlsShape<S>(S);
 
 impl<S: Shape> Shape for SiteTlsShape<S> {
@@ -146,7 +150,7 @@ impl<S: Shape> Shape for SiteTlsShape<S> {
     }
 }
 
-/// What stands for `[tls]`, where people write that of a site.
+/// Shape of `[tls]`; explains values that belong to a site's `tls`.
 pub(crate) struct ServerTlsShape;
 
 impl Shape for ServerTlsShape {
@@ -190,7 +194,7 @@ impl Shape for Certificates {
     }
 }
 
-/// As many keys as certificates, where there are any.
+/// Checks that there are as many keys as certificates, if keys are given.
 fn site_tls_agrees(tls: &mut SiteTls, node: &Node, check: &mut Checker) {
     let Some(key) = node.entry("key") else { return };
     let title = match &tls.certificate {

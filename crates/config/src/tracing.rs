@@ -7,16 +7,16 @@ use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Whose ids are used in place of new ones.
+/// Clients whose request and trace ids are accepted in place of new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdSource {
     /// Requests have no ids, and the field passes as any other.
     Off,
-    /// Nobody's.
+    /// None: every id is new.
     New,
-    /// Those of `trusted_proxies`.
+    /// Clients in `trusted_proxies`.
     Trusted,
-    /// Everybody's.
+    /// All clients.
     Any,
 }
 
@@ -50,15 +50,17 @@ directives! {
     Tracing in "`[tracing]`" {
         /// Whether this server takes part in traces.
         "enabled" enabled: bool = false, Flag;
-        /// Whose traces are continued: `"trusted"` for those that come from `trusted_proxies`, `"any"` for everybody's, `"new"` for
-        /// nobody's. A trace that is continued is recorded if its sender records it: who may send it decides how much is recorded.
+        /// Clients whose traces are continued: `"trusted"` for those in `trusted_proxies`, `"any"` for all,
+        /// `"new"` for none. A continued trace is recorded if its sender records it, so these clients
+        /// determine how much is recorded.
         "from" from: IdSource = "trusted", TRACE_SOURCE;
         /// The share of traces that begin here and are recorded: `"0%"` to `"100%"`.
         "sample" sample: u32 = "0%", SHARE;
         /// The collector that gets the spans of recorded traces, by OTLP over HTTP in its JSON encoding: a URL such as
         /// `"http://127.0.0.1:4318"`, to which `/v1/traces` is appended.
         "to" to: Option<String> = absent("none"), Maybe(COLLECTOR);
-        /// Requests that take longer are sent to the collector too, though their trace is not recorded: what others know of it is not.
+        /// Requests that take longer are also sent to the collector if their trace is not recorded; the spans
+        /// of other services are missing then.
         "slower_than" slower_than: Option<Duration> = absent("none"), Maybe(SLOW);
         /// The `service.name` of the spans.
         "service" service: String = "komainu", SERVICE;

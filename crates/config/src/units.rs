@@ -74,7 +74,7 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
             } else {
                 format!("`{}` is not a unit of time", unit.trim())
             };
-            // Only where nothing else can be meant.
+            // Suggest a unit only if nothing else can be meant.
             let near = match unit.trim().to_ascii_lowercase().trim_end_matches('s') {
                 _ if rest != text || !tail.is_empty() => None,
                 "" if unit.is_empty() => Some("s"),

@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The longest path of a Unix socket, in bytes: what `sun_path` holds besides its NUL.
+/// Maximum length of a Unix socket's path, in bytes: `sun_path` without its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// The name of the cookie for `"sticky"`.
 const COOKIE: &str = "komainu";
@@ -67,7 +67,7 @@ impl CgiScheme {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
-    /// The port where a URL names none.
+    /// Returns the default port of the scheme.
     fn port(self) -> u16 {
         match self {
             Self::FastCgi => 9000,
@@ -318,7 +318,7 @@ pub enum ProxyProtocol {
     V2,
 }
 
-/// Which server gets the next request.
+/// Load-balancing method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Balance {
     /// Each in turn.
@@ -331,7 +331,7 @@ pub enum Balance {
     HashClient,
     /// The same for the same path and query.
     HashUri,
-    /// The same for the same value of a header field, whose name is in lower case.
+    /// Same server for the same value of a header field, whose name is in lower case.
     HashHeader(String),
     /// The same for the same value of a cookie.
     HashCookie(String),
@@ -407,7 +407,7 @@ pub(crate) fn protocols_agree<'o>(
         Origin::Cgi(scheme, _) => scheme.name(),
         _ => "HTTP",
     };
-    // The default stands for one that could not be read.
+    // The default is a placeholder for servers that could not be parsed.
     let mut known = origins.zip(items).filter(|(origin, _)| **origin != Origin::default());
     let Some((first, first_item)) = known.next() else { return };
     let Some((other, item)) = known.find(|(other, _)| name(other) != name(first)) else { return };

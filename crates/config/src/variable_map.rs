@@ -21,7 +21,7 @@ const VALUES_MAX: usize = 10_000;
 /// Values of one map that are patterns or regular expressions: they are tried one after the other.
 const PATTERNS_MAX: usize = 200;
 
-/// What the value of the text has to be.
+/// Condition on the value of the text.
 #[derive(Debug, Clone)]
 pub struct MapKey {
     text: String,
@@ -59,7 +59,7 @@ impl MapKey {
         Ok(Self { text: text.to_owned(), form })
     }
 
-    /// The text that it stands for, if it is no pattern.
+    /// Returns the text that the key matches, if it is not a pattern.
     pub fn exact(&self) -> Option<&str> {
         matches!(self.form, KeyForm::Exact).then_some(&*self.text)
     }
@@ -96,8 +96,8 @@ directives! {
         /// case). Values may have variables as header fields do, but no maps.
         "values" values: Vec<(MapKey, Template)> = {},
             Map { what: "texts, patterns and regular expressions", key: MapKey::parse, value: RESULT };
-        /// Values by network, where the text is an IP address, such as `$remote_addr`: that of the smallest network which has it. They come
-        /// after texts without a pattern; nginx calls such a map `geo`.
+        /// Values by network, if the text is an IP address, such as `$remote_addr`: the smallest network that
+        /// contains it applies. They come after texts without a pattern; nginx calls such a map `geo`.
         "networks" networks: Vec<(IpNet, Template)> = {}, Map { what: "networks", key: network, value: RESULT };
         /// The value for all other texts.
         "default" default: Template = "", RESULT;
@@ -195,7 +195,7 @@ pub(crate) fn free_name(name: &str, own: &OwnNames) -> Result<(), InvalidValue> 
     }
 }
 
-/// Notes the names of all maps, which templates may name wherever they stand, and whether countries are known.
+/// Records the names of all maps, which templates may use anywhere, and whether countries are available.
 pub(crate) fn declare(document: &Node, check: &mut Checker) {
     check.own_names.has_geo = document.entry("geo").is_some();
     if let Some(Data::Table(entries)) = document.entry("maps").map(|entry| &entry.value.data) {

@@ -1,4 +1,4 @@
-//! What an empty file means, and how the parts of a file come together.
+//! Defaults of an empty file, and how the parts of a file combine.
 
 use config::{
     AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,

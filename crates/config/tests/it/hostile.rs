@@ -1,4 +1,5 @@
-//! No text makes the parser panic, hang or overflow its stack, and every finding can be shown.
+//! Hostile input: no text makes the parser panic, hang or overflow its stack, and every finding can be
+//! rendered.
 
 use crate::laws::configuration;
 use crate::place;

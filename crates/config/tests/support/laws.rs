@@ -1,4 +1,5 @@
-//! What holds for all texts: fuzz targets and tests call these; each panics where its law breaks.
+//! Invariants for arbitrary text, called by fuzz targets and tests. Each function panics if its invariant is
+//! violated.
 
 use std::path::Path;
 
