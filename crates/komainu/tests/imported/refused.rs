@@ -2,10 +2,11 @@
 //! refused here, and marked requests get the same status.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// Test cases.
@@ -47,8 +48,10 @@ fn host() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 + (id >> 16) as u8 % 64, (id >> 8) as u8, id as u8 | 1)
 }
 
+/// A port of [`host`] that no other case gets.
 fn free_port() -> u16 {
-    TcpListener::bind((host(), 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), String> {
