@@ -337,6 +337,7 @@ impl NginxScratch {
         server: Option<&'d NginxDirective>,
     ) -> Vec<&'d NginxDirective> {
         let all = server.map(NginxDirective::inner).unwrap_or_default();
+        let path = decoded(path);
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -350,7 +351,7 @@ impl NginxScratch {
                 remark.reasons.iter().any(|reason| reason.contains("folders have no index"))
             });
             let pattern = wider_expression(one.arg(1), one.first() == "~*");
-            if has_no_index || one.first().starts_with('~') && path_matches(&pattern, &decoded(path)) {
+            if has_no_index || one.first().starts_with('~') && path_matches(&pattern, &path) {
                 closed.push(one);
             }
         });
@@ -365,7 +366,6 @@ impl NginxScratch {
             if one.name != "location" {
                 return;
             }
-            let path = decoded(path);
             let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
             if is_slash || one.inner().iter().any(limits) && may_have(one, &path) {
                 let mut blocks = Vec::new();

@@ -45,7 +45,7 @@ impl Drop for RunningServer {
 /// An address of this process: a port that is free at one that all tests share may be taken a moment later.
 fn host() -> Ipv4Addr {
     let id = std::process::id();
-    Ipv4Addr::new(127, 64 + (id >> 16) as u8 % 64, (id >> 8) as u8, id as u8 | 1)
+    Ipv4Addr::new(127, 64 + (id >> 16) as u8 % 64, (id >> 8) as u8, id as u8)
 }
 
 /// A port of [`host`] that no other case gets.

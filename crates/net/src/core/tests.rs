@@ -169,9 +169,9 @@ fn events_of_a_closed_source_reach_nobody() {
 }
 
 /// A task that parks again whenever it is woken.
-struct TimerWaiter(Rc<Source>, Core, Diary, Option<u64>);
+struct RecordingTask(Rc<Source>, Core, Diary, Option<u64>);
 
-impl IdleTask for TimerWaiter {
+impl IdleTask for RecordingTask {
     fn resume(self: Box<Self>) -> TaskFuture {
         Box::pin(async move {
             self.2.write("woken");
@@ -191,7 +191,7 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
     let (core, diary) = (core(), Diary::default());
     let source = core.add_source();
     source.set_deadline(core.now_ms() + 5_000);
-    core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), None)));
+    core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!((diary.read().len(), core.running()), (0, 0));
     core.deliver(source.token, READ);
@@ -210,7 +210,7 @@ fn news_that_came_before_parking_is_not_lost() {
     let (core, diary) = (core(), Diary::default());
     let source = core.add_source();
     core.deliver(source.token, READ);
-    core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), None)));
+    core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!(diary.read(), ["woken"]);
     core.abandon();
@@ -223,7 +223,10 @@ fn the_longest_idle_are_closed_first() {
         .into_iter()
         .map(|since_ms| {
             let source = core.add_source();
-            core.park(&source, Box::new(TimerWaiter(source.clone(), core.clone(), diary.clone(), since_ms)));
+            core.park(
+                &source,
+                Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), since_ms)),
+            );
             source
         })
         .collect();

@@ -172,22 +172,16 @@ fn an_idle_connection_is_notified_before_it_is_closed() {
 #[test]
 fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
     const WRITE_MS: u64 = 3_000;
-    const PAUSE_MS: u64 = 100;
     let timeouts = Timeouts { write_ms: WRITE_MS, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     for path in ["/big", "/file?4"] {
         let mut client = H2Client::connect(&server);
         client.get(1, path);
-        // 40 KB/s on average: a reader that the machine has delayed catches up.
-        let (began, mut reads) = (Instant::now(), 0);
-        while reads < 2 * WRITE_MS / PAUSE_MS {
-            std::thread::sleep(Duration::from_millis(PAUSE_MS));
-            while reads < began.elapsed().as_millis() as u64 / PAUSE_MS {
-                let (bytes, elapsed) = (client.body_bytes, began.elapsed());
-                assert!(client.read(4_000), "{path} is cut off after {bytes} bytes and {elapsed:?}");
-                reads += 1;
-            }
-        }
+        let began = Instant::now();
+        slow_client::steadily(WRITE_MS, || {
+            let (bytes, elapsed) = (client.body_bytes, began.elapsed());
+            assert!(client.read(4_000), "{path} is cut off after {bytes} bytes and {elapsed:?}");
+        });
         client.read_until(path, |client| client.has_ended);
         assert_eq!(client.body_bytes, 4 * FILE_BYTES, "{path}");
     }

@@ -22,23 +22,30 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     client
 }
 
+/// Calls `read` once for each [`PAUSE`] of twice `timeout_ms`, by the clock: a reader that the machine held up
+/// reads what it has missed.
+pub fn steadily(timeout_ms: u64, mut read: impl FnMut()) {
+    let (began, pause_ms, mut reads) = (Instant::now(), PAUSE.as_millis(), 0);
+    while reads < u128::from(2 * timeout_ms) / pause_ms {
+        std::thread::sleep(PAUSE);
+        while reads < began.elapsed().as_millis() / pause_ms {
+            read();
+            reads += 1;
+        }
+    }
+}
+
 /// Requests `path`, reads slowly for twice `timeout_ms`, then reads the rest at once; returns the length of
 /// the body.
 pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
     let mut client = connect(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let (mut bytes, mut piece) = (Vec::new(), [0; READ_BYTES]);
-    // By the clock: a reader that the machine held up reads what it has missed.
-    let (began, pause_ms, mut reads) = (Instant::now(), PAUSE.as_millis(), 0);
-    while reads < u128::from(2 * timeout_ms) / pause_ms {
-        std::thread::sleep(PAUSE);
-        while reads < began.elapsed().as_millis() / pause_ms {
-            let len = client.read(&mut piece).unwrap();
-            assert!(len > 0, "cut off after {} bytes and {:?}", bytes.len(), began.elapsed());
-            bytes.extend_from_slice(&piece[..len]);
-            reads += 1;
-        }
-    }
+    steadily(timeout_ms, || {
+        let len = client.read(&mut piece).unwrap();
+        assert!(len > 0, "cut off after {} bytes", bytes.len());
+        bytes.extend_from_slice(&piece[..len]);
+    });
     client.read_to_end(&mut bytes).unwrap();
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
     bytes.len() - head
