@@ -2,8 +2,8 @@
 //!
 //! This crate owns the decisions and the state that they need: quotas as pure arithmetic, a bounded
 //! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs and CORS rules.
-//! It never opens sockets, reads clocks or knows configuration files: `komainu` passes the key and the time,
-//! and carries out the decision.
+//! The crate never opens sockets, reads clocks or knows configuration files: callers pass the key and the
+//! time, and carry out the decision.
 //!
 //! Modules, from low to high; a module uses only those listed before it.
 

@@ -39,7 +39,7 @@ pub(crate) fn start() -> io::Result<()> {
 /// Copies a descriptor of a process of the same user.
 ///
 /// # Errors
-/// Those of `pidfd_getfd(2)`.
+/// The errors of `pidfd_getfd(2)`.
 pub(crate) fn copy(process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
     match (pidfd_getfd(process, number, PidfdGetfdFlags::empty()), THREAD.get()) {
         (Err(Errno::PERM), Some(thread)) => {

@@ -1,7 +1,7 @@
 //! The local authority, which issues certificates for names that no public authority issues for.
 //!
-//! It is created once, in the state folder. Its name constraints (RFC 5280 section 4.2.1.10) permit only
-//! private names and addresses, so that a stolen key cannot be used to impersonate internet sites to those
+//! The authority is created once, in the state folder. Name constraints (RFC 5280 section 4.2.1.10) permit
+//! only private names and addresses, so that a stolen key cannot be used to impersonate internet sites to those
 //! who trust the authority.
 
 use std::net::IpAddr;

@@ -374,7 +374,7 @@ impl Machine {
 
 /// The treatment of a DATA frame.
 enum Admission {
-    /// Its content is passed to the caller.
+    /// Content that is passed to the caller.
     Admitted,
     /// The body was discarded by the caller.
     Discarded,

@@ -1,23 +1,21 @@
 //! `komainu cert` and `komainu trust`: certificates of running servers, and the local authority.
 
-use crate::cli::values::process_id;
-use clap::Args;
-use clap::Subcommand;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
-use control::{StateFolder, TrustReport, TrustStores};
-use serde_json::Value;
-
-use crate::cli::control_client;
-use crate::cli::status;
-use crate::terminal::{complain, printable};
 use certificates::managed::default_state_folder;
+use clap::{Args, Subcommand};
+use control::{StateFolder, TrustReport, TrustStores};
 use logging::access::rfc3339;
 use operator::socket;
 use process::config_files;
+use serde_json::Value;
+
+use crate::cli::values::process_id;
+use crate::cli::{control_client, status};
+use crate::terminal::{complain, printable};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Cert {
@@ -51,7 +49,7 @@ pub(crate) struct CertList {
     pub(crate) json: bool,
 }
 
-/// Where certificates are looked up.
+/// Source of the certificates: a server or a state folder.
 #[derive(Debug, Args)]
 pub(crate) struct CertPlace {
     /// The server of this process id; all of this user unless given
@@ -353,8 +351,9 @@ fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_list_fits_a_terminal_and_leaves_out_no_name_and_no_error() {

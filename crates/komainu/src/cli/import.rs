@@ -1,15 +1,15 @@
 //! `komainu import`: translates the configuration of another server, and compares the result with that
 //! server.
 
-use crate::cli::values::verify_time;
-use clap::Args;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use clap::Args;
 use import::{ByHand, ImportKind, ImportVerdict, Imported};
 
+use crate::cli::values::verify_time;
 use crate::terminal::printable;
 
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ use crate::terminal::printable;
     komainu import unit config.json > komainu.toml\n  \
     komainu import starman -- --workers 10 app.psgi > komainu.toml\n")]
 pub(crate) struct ImportArguments {
-    /// Whose configuration it is (nginx, unit, caddy, ingress, gunicorn, puma, starman, passenger; guessed if it is not given), and its
+    /// Kind of the configuration (nginx, unit, caddy, ingress, gunicorn, puma, starman, passenger; guessed if it is not given), and its
     /// file; files that it includes are read too
     #[arg(num_args = 1..=2, required = true, value_names = ["KIND", "FILE"])]
     pub(crate) source: Vec<PathBuf>,
@@ -32,7 +32,7 @@ pub(crate) struct ImportArguments {
     /// Run the old server and the result side by side on loopback, and show every difference; exits 1 if the report does not name one
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Where the comparison is written as JSON
+    /// Write the comparison to this file as JSON
     #[arg(long, value_name = "FILE", requires = "verify")]
     pub(crate) verify_json: Option<PathBuf>,
     /// The program of the old server [default: the one that is found]

@@ -19,7 +19,7 @@ pub(crate) type StatusSource = Box<dyn FnMut() -> Result<Value, String>>;
 /// Returns a source of the status of the server at an address.
 ///
 /// # Errors
-/// Those of [`ControlEndpoint::new`].
+/// The errors of [`ControlEndpoint::new`].
 pub(crate) fn by_address(address: &str, credentials: &ControlCredentials) -> Result<StatusSource, String> {
     let endpoint = ControlEndpoint::new(address, credentials)?;
     let shown = address.to_owned();
