@@ -206,9 +206,10 @@ fn shown(key: &[u8], object: &Object, answers: bool, rules: Option<&NamedRules>,
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use cache::{FillStart, Freshness, RequestVariant, StoreLimits, StoredBody};
     use http::{Fields, Status};
+
+    use super::*;
 
     fn cache_of(url: &str, lines: &[(&str, &str)]) -> Arc<Cache> {
         let cache = Arc::new(Cache::new(StoreLimits::default(), Arc::new(|_, _| {})));

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
+use cache::vary::VaryFault;
 use cache::{
     Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
-    assess, own_fields, stored_fields, tags, vary::VaryFault,
+    assess, own_fields, stored_fields, tags,
 };
 use coding::HashedContent;
 use http::{Fields, Head, Length, Status};

@@ -17,6 +17,7 @@ use cache::{
 };
 use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
+use steps::limit::{self, CountedRequests, RateRules};
 
 use crate::coded::{CodedResponse, coded};
 use crate::fill::FillSink;
@@ -24,7 +25,6 @@ use crate::purge_method::PurgeAccess;
 use crate::request::{asked, is_unkeyed};
 use crate::responses::{send_response, send_stored, unless_left};
 use crate::rules::{CacheRules, MatchedRules};
-use steps::limit::{self, CountedRequests, RateRules};
 
 /// Maximum bytes of a response that is not stored which are read and discarded before the part that a client
 /// wants.

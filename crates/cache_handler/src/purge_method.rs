@@ -13,9 +13,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use cache::{Cache, Purge, Purged, key, tags};
 use config::{Config, Level};
 use http::{Fields, Name, Status};
-use net::{Exchange, Fault, Request, Sources};
-
 use logging::notice::ErrorLog;
+use net::{Exchange, Fault, Request, Sources};
 use process::config_files::{ConfigFiles, purge_token_files};
 use steps::auth;
 

@@ -13,13 +13,13 @@ use control::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
     Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
 };
-use net::{CertificateStore, ServerCertificate, without_marks};
-
-use crate::staples::Staples;
 use logging::notice::ErrorLog;
+use net::{CertificateStore, ServerCertificate, without_marks};
 use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
+
+use crate::staples::Staples;
 
 /// State directory of a server that was started as root.
 const SYSTEM_FOLDER: &str = "/var/lib/komainu";

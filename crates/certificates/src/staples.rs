@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use control::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
-use net::ServerCertificate;
-
 use logging::notice::ErrorLog;
+use net::ServerCertificate;
 
 /// Timeout of a request to a responder.
 const REQUEST_MAX: Duration = Duration::from_secs(15);

@@ -10,14 +10,14 @@ use std::time::SystemTime;
 use ::control::StapleOwner;
 use config::matcher::Routes;
 use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
+use logging::access::rfc3339;
+use logging::notice::ErrorLog;
 use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
+use process::config_files::ConfigFiles;
 
 use crate::staples::{Staples, doubt};
-use logging::access::rfc3339;
-use logging::notice::ErrorLog;
-use process::config_files::ConfigFiles;
 
 /// TLS settings of a configuration, with the contents of its files.
 #[derive(Debug)]

@@ -14,10 +14,9 @@ use std::task::Poll;
 use std::time::SystemTime;
 
 use http::{Reject, Status};
+use logging::access::rfc3339;
 use net::{Counter, Fault};
 use serde_json::{Value, json};
-
-use logging::access::rfc3339;
 
 /// Rejection of a request whose generation was closed.
 const CLOSED: Reject =
@@ -209,8 +208,9 @@ impl Drop for UpgradedRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use net::UpgradeTap;
+
+    use super::*;
 
     #[test]
     fn a_generation_lasts_as_long_as_its_requests() {

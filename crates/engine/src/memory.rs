@@ -1,8 +1,9 @@
 //! The memory budget, and the return of free memory to the system.
 
-use mimalloc as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use mimalloc as _;
 
 /// Minimum of the default budget, in bytes.
 const SHARE_BYTES_MIN: u64 = 16 * 1024 * 1024;

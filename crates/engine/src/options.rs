@@ -6,12 +6,12 @@ use std::{fs, io};
 use bench::procfs;
 use config::{Action, Config};
 use net::{Bind, Listen, Listener, Sources};
+use process::sockets::GivenSockets;
 use rustix::process::{Resource, getrlimit};
 
 use crate::clients::proxies::sources;
 use crate::memory;
 use crate::stream_listen::{own_listeners, stream_listener};
-use process::sockets::GivenSockets;
 
 /// Maximum number of descriptors reserved for other uses than connections: listeners, logs, epoll instances,
 /// workers, files being sent. An eighth of a small limit is reserved, but at least the number computed by

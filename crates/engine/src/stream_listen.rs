@@ -32,8 +32,9 @@ pub fn key(address: &Listen) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
+
+    use super::*;
 
     #[test]
     fn an_address_is_the_sites_too_only_where_they_have_it() {

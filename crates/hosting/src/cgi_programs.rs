@@ -20,13 +20,12 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
+use logging::notice::ErrorLog;
 use net::sys::set_apart;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open, set_child_subreaper};
-
-use logging::notice::ErrorLog;
 
 /// Milliseconds that a program has to write something after its client has shut down its sending side. Most
 /// such clients have left, and the program occupies a slot that others need.

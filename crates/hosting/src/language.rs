@@ -1,9 +1,8 @@
 //! Languages of applications, and the commands of their workers.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// A language for applications.
 pub(crate) struct Language {

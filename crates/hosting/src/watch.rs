@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use logging::notice::ErrorLog;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
 use crate::workers::Hosting;
-use logging::notice::ErrorLog;
 
 /// Time without changes before a reload, because an editor or a checkout writes several files.
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -2,8 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -17,16 +16,16 @@ use apps::{
     WebSockets, WorkerExit, Workers,
 };
 use config::Level;
-use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
-use proxy::Script;
-
-use crate::language::{installed, is_python, module, target};
-use crate::virtualenv::{passed_over, virtual_environment};
 use logging::notice::ErrorLog;
+use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 use process::config_files::ConfigFiles;
 use process::link::{IDENTITY, SupervisorLink};
 use process::sandbox;
+use proxy::Script;
 use rights::privilege::{Identity, account};
+
+use crate::language::{installed, is_python, module, target};
+use crate::virtualenv::{passed_over, virtual_environment};
 
 /// Translates an application's configuration to the options of the crate `apps`.
 ///

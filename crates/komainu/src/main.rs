@@ -15,22 +15,12 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use process::sandbox;
 
 use crate::check::reading;
-use crate::cli::ab;
 use crate::cli::arguments::{Cli, Command};
-use crate::cli::cache;
-use crate::cli::cert;
-use crate::cli::ctl;
-use crate::cli::diff;
-use crate::cli::hints;
-use crate::cli::import;
-use crate::cli::measure;
-use crate::cli::sign_url;
-use crate::cli::status;
-use crate::cli::top;
+use crate::cli::{ab, cache, cert, ctl, diff, hints, import, measure, sign_url, status, top};
 use crate::terminal::printable;
-use process::sandbox;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -9,16 +9,16 @@ use std::time::{Instant, SystemTime};
 use cache::DiskEvent;
 use config::Level;
 use files::RootState;
+use http::path::without_secrets;
 use proxy::{HealthChange, SOCKET_FORBIDDEN, UpstreamError, UpstreamEvent};
+use rights::file_rights::refusal_of_socket;
+use rights::privilege::Identity;
 
 use crate::access::rfc3339;
 use crate::burst::LogThrottles;
 use crate::events::EventRing;
 use crate::record::error_record;
 use crate::sink::{LineForm, LogSink};
-use http::path::without_secrets;
-use rights::file_rights::refusal_of_socket;
-use rights::privilege::Identity;
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]

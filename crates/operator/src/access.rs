@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use certificates::tls;
 use config::{Config, ControlClient, TokenRole};
 use net::{CertificateInfo, CertificateStore, ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
-
-use certificates::tls;
 use process::config_files::ConfigFiles;
 
 /// Maximum bytes read from a token file.

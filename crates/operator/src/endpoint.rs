@@ -13,23 +13,22 @@ use std::time::Instant;
 
 use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Reject, Status};
+use logging::notice::ErrorLog;
 use net::{
     Bind, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server, Service,
     TlsAcceptor,
 };
 use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
+use telemetry::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
+use telemetry::format::MetricsFormat;
+use telemetry::metrics::Metrics;
+use telemetry::{protobuf_format, text_format};
 
 use crate::access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
 use crate::overview::{Followers, PagePart};
 use crate::socket;
-use logging::notice::ErrorLog;
-use telemetry::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
-use telemetry::format::MetricsFormat;
-use telemetry::metrics::Metrics;
-use telemetry::protobuf_format;
-use telemetry::text_format;
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;

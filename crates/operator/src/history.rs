@@ -11,10 +11,10 @@ use net::DurationCounts;
 use net::durations::DURATION_CLASSES;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
+use telemetry::metrics::{Metrics, STATUS_MIN};
 
 use crate::overview::{bounds_ms, percentile};
 use crate::socket::ServerInfo;
-use telemetry::metrics::{Metrics, STATUS_MIN};
 
 /// Interval between two points.
 const STEP: Duration = Duration::from_secs(5);

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::{Control, Listen};
-use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
-
-use crate::access::ControlAccess;
-use crate::endpoint::{self, Operated};
 use engine::options;
 use logging::notice::ErrorLog;
+use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
 use process::control_file;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
+
+use crate::access::ControlAccess;
+use crate::endpoint::{self, Operated};
 
 /// Time for which a replacing server retries to bind an address that its predecessor still uses.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(60);

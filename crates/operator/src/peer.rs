@@ -10,9 +10,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::sys::socket::{getsockopt, sockopt};
-use rustix::net::sockopt::socket_peercred;
-
 use rights::process_status::{ProcessStatus, pid_of};
+use rustix::net::sockopt::socket_peercred;
 
 /// Maximum number of ancestors that are examined.
 const ANCESTORS_MAX: usize = 256;

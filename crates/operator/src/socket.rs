@@ -16,30 +16,29 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::Mode;
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::getuid;
-use serde_json::{Value, json};
-
 use ::control::CertificateStatus;
 use apps::Usage;
-use net::Counters;
-use proxy::GroupShared;
-
-use crate::config_text::{ConfigEdit, ConfigText, EditError};
-use crate::overview;
-use crate::peer::{self, PeerRefusal};
 use certificates::managed::RunningCertificates;
 use certificates::tls::FromFile;
 use engine::generations::Generations;
 use hosting::workers::{Hosting, Loading};
 use logging::events::{EventRing, LogEvent};
 use logging::notice::ErrorLog;
+use net::Counters;
 use process::link::SupervisorLink;
+use proxy::GroupShared;
 use rights::process_status::ProcessStatus;
+use rustix::fs::Mode;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::getuid;
+use serde_json::{Value, json};
 use telemetry::families::{LimitMetrics, QueueMetrics};
 use telemetry::metrics::Metrics;
 use telemetry::rule_counters::RuleCount;
+
+use crate::config_text::{ConfigEdit, ConfigText, EditError};
+use crate::overview;
+use crate::peer::{self, PeerRefusal};
 
 /// Time for a client to send its line, and again to read the document.
 pub const CLIENT_MAX: Duration = Duration::from_secs(2);

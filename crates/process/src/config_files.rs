@@ -9,13 +9,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
+use link::LinkRequest;
+use logging::sink;
+use net::trusted_path;
 use rustix::fs::{Mode, OFlags};
 
-use link::LinkRequest;
-use net::trusted_path;
-
 use crate::link::{SupervisorLink, text_of};
-use logging::sink;
 
 /// Maximum size of such a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;

@@ -7,13 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use config::Control;
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
-
 use link::LinkRequest;
 use net::trusted_path;
+use rights::privilege::group_id;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
 use crate::link::{SupervisorLink, text_of};
-use rights::privilege::group_id;
 
 /// Applies the configured mode and group to the socket at `path`, through the supervisor if there is one: the
 /// server's user may not give a file to an arbitrary group.

@@ -13,9 +13,8 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
 use config::Level;
-use rustix::process::Signal;
-
 use logging::notice::ErrorLog;
+use rustix::process::Signal;
 
 /// Number of locations whose first panic is logged with a backtrace. Symbolizing one costs CPU time and
 /// memory, so a client that can trigger panics must not cause it repeatedly.
@@ -97,8 +96,9 @@ fn core_text(status: ExitStatus, pattern: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use logging::sink::{LogSink, LogTarget};
+
+    use super::*;
 
     #[test]
     fn a_panic_is_logged_with_its_place_and_its_first_with_the_way_there() {

@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use crate::link::{IDENTITY, Packet, SupervisorLink};
 use rights::privilege::{self, Identity};
+
+use crate::link::{IDENTITY, Packet, SupervisorLink};
 
 /// State passed by the supervisor.
 pub struct Inherited {

@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 
 use control::OtlpOptions;
+use logging::remote::{RemoteTarget, host_name};
+use logging::sink::LogTarget;
 
 use crate::config_files::ConfigFiles;
 use crate::link::{self, SupervisorLink};
-use logging::remote::{RemoteTarget, host_name};
-use logging::sink::LogTarget;
 
 /// The target of a log; the supervisor, if there is one, opens files.
 ///

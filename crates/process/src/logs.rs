@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
+use logging::notice::ErrorLog;
+use logging::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
 
 use crate::link::SupervisorLink;
 use crate::log_target::target;
-use logging::notice::ErrorLog;
-use logging::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
 
 /// Access logs of a configuration, and its error log if that has changed.
 pub type OpenedLogs = (LogSinks, Option<LogSink>);

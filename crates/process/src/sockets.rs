@@ -4,9 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{PathBuf, absolute};
 
-use net::{Bind, Listen, Listener};
-
 use logging::notice::ErrorLog;
+use net::{Bind, Listen, Listener};
 
 /// Inherited sockets, by address.
 #[derive(Debug, Default)]

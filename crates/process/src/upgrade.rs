@@ -6,20 +6,18 @@
 //! listening sockets, and reports that it serves, or why it cannot. Until it serves nothing changes. Then
 //! both processes accept from the same sockets for a moment, so that no connection is refused.
 
-use std::env;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use std::{env, io};
 
+use link::DESCRIPTORS_MAX;
 use net::{Bind, Listener, trusted_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-use link::DESCRIPTORS_MAX;
 
 use crate::link::{self, Packet};
 use crate::sockets::GivenSockets;

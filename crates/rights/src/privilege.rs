@@ -1,8 +1,7 @@
 //! The user that a server started as root switches to, and the irrevocable loss of root's privileges.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use config::Config;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};

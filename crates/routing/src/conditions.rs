@@ -1,9 +1,8 @@
 //! Properties of a request that routes are matched against.
 
 use config::matcher::{ConditionFields, RouteRequest};
-use net::Request;
-
 use engine::clients::access;
+use net::Request;
 
 /// Returns the properties of a request, except for its fields, with this method, path and query. The country
 /// is looked up only if a route uses it.

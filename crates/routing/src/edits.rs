@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use http::template::Values;
 use http::{Fields, Template, TemplatePart, Variable};
-use net::{Exchange, FieldEdits};
-
 use logging::access;
+use net::{Exchange, FieldEdits};
 
 /// Response field edits of a route. Edits without variables are prepared once for all requests.
 pub enum RouteEdits {

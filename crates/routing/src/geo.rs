@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use maxminddb::{PathElement, Reader, WithinOptions};
-
 use logging::notice::ErrorLog;
+use maxminddb::{PathElement, Reader, WithinOptions};
 use process::config_files::ConfigFiles;
 
 /// Maximum size of a database, in bytes.

@@ -8,16 +8,16 @@ use std::rc::Rc;
 
 use config::matcher::{RouteId, Routes};
 use config::{Action, PathPattern};
+use engine::clients::access::ClientAccess;
 use files::{FileOutcome, Files};
 use http::path::normal_path;
 use http::{EmptySegments, Fields, Method, Status};
 use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
+use steps::auth::{self, RouteAuth};
+use steps::limit::{self, CountedRequests, RateRules};
 
 use crate::conditions::{self, FieldsOf};
 use crate::request_path::Strip;
-use engine::clients::access::ClientAccess;
-use steps::auth::{self, RouteAuth};
-use steps::limit::{self, CountedRequests, RateRules};
 
 /// Reason of the error response if an application names a file that no internal route serves.
 pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no internal route has";

@@ -6,10 +6,9 @@ use std::path::{Component, Path, PathBuf};
 
 use config::{Action, Config};
 use files::{FileOutcome, Files, FoundScript};
+use hosting::workers::Mounted;
 use net::{Exchange, Fault};
 use proxy::{Proxy, Script};
-
-use hosting::workers::Mounted;
 
 /// Backend that runs the scripts of a route.
 pub(crate) enum ScriptRunner {

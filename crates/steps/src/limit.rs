@@ -15,15 +15,15 @@ use admission::{
     LimiterOptions, Quota, TooMany, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
+use engine::clients::proxies::sources;
 use http::{Fields, Name, Status, form};
+use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request, Sources};
 use sharing::SharedTable;
-
-use crate::shaping::shared;
-use engine::clients::proxies::sources;
-use logging::notice::ErrorLog;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
+
+use crate::shaping::shared;
 
 /// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;

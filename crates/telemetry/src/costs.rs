@@ -6,10 +6,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use config::{AccessLog, Config};
+use engine::clients::proxies::sources;
 use http::{LogVariable, TemplatePart, Variable};
 use net::{CpuMeter, Exchange, MeasuredCosts, Sources};
-
-use engine::clients::proxies::sources;
 
 /// Interval at which requests are measured for metrics.
 const SAMPLE_EVERY: u32 = 64;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use apps::WorkerExit;
+use logging::access::stream::StreamEnd;
 use net::clock::Clock;
 use net::durations::DURATION_CLASSES;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
@@ -15,7 +16,6 @@ use crate::metrics::{
     Metrics, RouteCounters, RouteLabels, STATUS_MIN, STATUSES, StreamCounters, StreamLabels, TracedRequest,
 };
 use crate::rule_counters::{FAMILIES, RuleCount};
-use logging::access::stream::StreamEnd;
 
 /// A process of an application.
 #[derive(Debug)]

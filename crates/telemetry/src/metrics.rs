@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use config::{Action, RoutePart};
 use http::TraceSpan;
-use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
-
 use logging::access::stream::StreamEnd;
+use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
 
 /// Lowest status code that is counted; codes 100 to 599 are.
 pub const STATUS_MIN: u16 = 100;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use config::{CollectedMetrics, HistogramForm};
 use control::{OtlpOptions, attribute, attribute_number};
+use logging::remote::host_name;
 use net::durations::{DURATION_BOUNDS_US, NATIVE_SCHEMA, NATIVE_ZERO_MAX_S};
 use serde_json::{Map, Value, json};
 
 use crate::families::{DurationSample, Family, FamilyKind, Sample};
-use logging::remote::host_name;
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;

@@ -7,10 +7,10 @@ use config::Config;
 use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 use http::path::without_secrets;
 use http::{Name, TraceSpan};
+use logging::notice::ErrorLog;
 use net::{Peer, RequestNotes, RequestRecord};
 
 use crate::metrics::RouteLabels;
-use logging::notice::ErrorLog;
 
 /// Exporter of request spans, and the selection of requests. Cheap to clone.
 #[derive(Clone, Debug)]

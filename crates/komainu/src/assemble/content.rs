@@ -5,9 +5,8 @@ use std::sync::Arc;
 use coding::Effort;
 use config::Config;
 use http::Coding;
-use net::Compression;
-
 use logging::notice::ErrorLog;
+use net::Compression;
 
 fn coding(coding: &config::Coding) -> Coding {
     match coding {

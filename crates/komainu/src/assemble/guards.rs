@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use config::{Config, Crawlers, PathPattern};
 use net::MemoryBudget;
-
 use routing::pages;
 use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
 use telemetry::metrics::RouteLabels;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use config::{Action, Config};
 use proxy::Group;
-
-use crate::assemble::upstreams::GroupPlan;
 use routing::router::Route;
 use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;
+
+use crate::assemble::upstreams::GroupPlan;
 
 /// Returns the rules applied before a route's handler: faults, mirroring and traffic splits; `None` if it has
 /// none.

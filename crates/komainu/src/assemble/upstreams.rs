@@ -7,17 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Auth, AuthKind, Config, EncodedSlashes, StripPrefix};
+use hosting::cgi_programs;
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
+use process::config_files::ConfigFiles;
 use proxy::options::{
     Balance, CgiOptions, CgiProtocol, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host,
     KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
 use proxy::{Group, GroupShared, GroupSuccession};
-
-use hosting::cgi_programs;
-use process::config_files::ConfigFiles;
 use telemetry::metrics::RouteLabels;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.

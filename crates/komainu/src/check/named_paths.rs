@@ -6,7 +6,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
-
 use rights::file_rights::is_kernels;
 use rights::privilege::{group_id, user_of};
 
@@ -187,8 +186,9 @@ fn is_socket(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use config::Config;
+
+    use super::*;
 
     #[test]
     fn the_error_of_a_start_stands_at_the_path_that_it_names() {

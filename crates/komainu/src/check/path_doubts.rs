@@ -8,7 +8,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use config::{Config, NamedPath, Origin, Report, TextSpan};
-
 use process::config_files::{self, FILE_BYTES_MAX};
 use rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
 use rights::privilege::{self, Identity, Rights};

@@ -6,12 +6,11 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use config::Config;
+use operator::config_text::ConfigText;
 use serde_json::{Value, json};
 
-use crate::check::named_paths;
-use crate::check::path_doubts;
+use crate::check::{named_paths, path_doubts};
 use crate::terminal;
-use operator::config_text::ConfigText;
 
 /// Maximum number of included files.
 const INCLUDED_MAX: usize = 1000;

@@ -5,16 +5,16 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use config::{Action, Config};
-
-use crate::check::start_rights;
-use crate::terminal;
 use certificates::managed;
+use config::{Action, Config};
 use hosting::virtualenv::is_closed;
 use hosting::workers;
 use logging::sink;
 use rights::file_rights::{closed_folder, is_kernels};
 use rights::privilege::{self, Identity, Rights};
+
+use crate::check::start_rights;
+use crate::terminal;
 
 /// Checks that the configured users and groups exist, and that the serving user can use the applications'
 /// environments.

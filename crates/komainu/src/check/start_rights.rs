@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use config::{Config, Listen};
-use rustix::thread::{CapabilitySet, capabilities};
-
 use logging::sink;
 use rights::file_rights::{FileRight, closed_folder, lacks, shown};
 use rights::privilege::{Identity, group_id};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// First unprivileged port, used if the kernel's setting cannot be read.
 const UNPRIVILEGED_PORT: u16 = 1024;

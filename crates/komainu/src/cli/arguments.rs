@@ -1,26 +1,21 @@
 //! The command line.
 
-use crate::cli::cache::CacheCommand;
-use crate::cli::cert::Cert;
-use crate::cli::cert::Trust;
-use crate::cli::check::Check;
-use crate::cli::diff::DiffArguments;
-use crate::cli::diff::FormatArguments;
-use crate::cli::import::ImportArguments;
-use crate::cli::run::Run;
-use crate::cli::start::StartArguments;
-use crate::cli::status::Reload;
-use crate::cli::status::StatusArguments;
-use crate::cli::status::Upgrade;
-use crate::cli::top::Top;
-
 use clap::{Parser, Subcommand};
+use process::confine_arguments::Confine;
 
 use crate::cli::ab::Ab;
+use crate::cli::cache::CacheCommand;
+use crate::cli::cert::{Cert, Trust};
+use crate::cli::check::Check;
 use crate::cli::ctl_arguments::Ctl;
+use crate::cli::diff::{DiffArguments, FormatArguments};
+use crate::cli::import::ImportArguments;
 use crate::cli::measure::{BenchArguments, LabArguments};
+use crate::cli::run::Run;
 use crate::cli::sign_url_arguments::SignUrl;
-use process::confine_arguments::Confine;
+use crate::cli::start::StartArguments;
+use crate::cli::status::{Reload, StatusArguments, Upgrade};
+use crate::cli::top::Top;
 
 /// One web server in place of a stack: files, reverse proxy, applications, and measuring.
 #[derive(Debug, Parser)]

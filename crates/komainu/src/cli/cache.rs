@@ -1,15 +1,13 @@
 //! `komainu cache`: statistics of a running server's cache, explanations and purges.
 
-use crate::cli::values::process_id;
 use bench::quantity::{bytes, thousands};
 use bench::table::TextTable;
-use clap::Args;
-use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::control_client;
-use crate::cli::status;
+use crate::cli::values::process_id;
+use crate::cli::{control_client, status};
 use crate::terminal;
 
 #[derive(Debug, Subcommand)]

@@ -4,20 +4,20 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use cache_handler::urls::listener_key_for;
+use certificates::tls::TlsPlan;
 use clap::Args;
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
+use engine::clients::access::ClientAccess;
 use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
+use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 
 use crate::assemble::routes::empty_segments;
 use crate::check::reading::read;
 use crate::check::start_checks;
 use crate::terminal;
-use cache_handler::urls::listener_key_for;
-use certificates::tls::TlsPlan;
-use engine::clients::access::ClientAccess;
-use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {

@@ -8,12 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::getuid;
 use serde_json::Value;
-
-use operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
 
 /// Maximum time without data from the server, which sends an empty line every second unless it is dead or
 /// stuck.

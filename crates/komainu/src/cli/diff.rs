@@ -1,19 +1,17 @@
 //! `komainu fmt` and `komainu diff`: formatting of configurations, and the effect of changes.
 
-use crate::cli::values::process_id;
-use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use config::Config;
 use serde_json::{Map, Value};
 
 use crate::check::reading;
-use crate::cli::control_client;
-use crate::cli::status;
+use crate::cli::values::process_id;
+use crate::cli::{control_client, status};
 use crate::run::lifecycle;
 use crate::run::staged_files::{StageError, StagedFiles};
 use crate::terminal::printable;

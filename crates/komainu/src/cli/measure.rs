@@ -4,16 +4,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::attack;
 use bench::attack::attacks::{self, ATTACKS, Attack};
 use bench::expect::Expectation;
 use bench::job::{BenchJob, Format, Keep, Versus};
-use bench::list;
 use bench::plan::{Arrivals, Pace, Plan, Reach};
-use bench::quantity;
 use bench::request::{Ask, RequestManner};
 use bench::session::{self, LoadSubject};
 use bench::url::Url;
+use bench::{attack, list, quantity};
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
 

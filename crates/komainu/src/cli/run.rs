@@ -1,41 +1,25 @@
 //! `komainu run`: serves targets given on the command line, without a configuration file.
 
-use crate::check::start_checks;
-use crate::cli::serve::TakenOver;
-use crate::cli::serve::served;
-use crate::cli::serve::supervised;
-use crate::cli::values::BodyMax;
-use crate::cli::values::Interface;
-use crate::cli::values::LogFormat;
-use crate::cli::values::LogFormatParser;
-use crate::cli::values::LogLevel;
-use crate::cli::values::body_max;
-use crate::cli::values::count;
-use crate::cli::values::listen;
-use crate::cli::values::memory;
-use crate::cli::values::timeout;
-use crate::run::start::Start;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use config::AccessLog;
-use config::Action;
-use config::App;
-use config::CertificateSource;
-use config::Config;
-use config::Listen;
-use config::Listener;
-use config::Origin;
-use config::Route;
-use config::Site;
-use config::SiteTls;
-use config::Workers;
+use config::{
+    AccessLog, Action, App, CertificateSource, Config, Listen, Listener, Origin, Route, Site, SiteTls,
+    Workers,
+};
 use hosting::env_file;
 use rights::privilege;
 use rights::privilege::Rights;
-use std::io::{self, IsTerminal};
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
+
+use crate::check::start_checks;
+use crate::cli::serve::{TakenOver, served, supervised};
+use crate::cli::values::{
+    BodyMax, Interface, LogFormat, LogFormatParser, LogLevel, body_max, count, listen, memory, timeout,
+};
+use crate::run::start::Start;
 
 #[derive(Debug, Args)]
 #[command(

@@ -1,21 +1,21 @@
 //! Start of a server or its supervisor, shared by `komainu run` and `komainu start`.
 
-use crate::run::start;
-use crate::run::start::Start;
-use crate::run::supervisor;
-use crate::terminal;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use config::Config;
 use link::LinkRequest;
 use process::inherited::Inherited;
 use process::sockets::GivenSockets;
-use process::systemd;
-use process::upgrade;
 use process::upgrade::Predecessor;
+use process::{systemd, upgrade};
 use rights::privilege::Identity;
 use signal_hook::consts::SIGXFSZ;
-use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
-use std::sync::Arc;
+
+use crate::run::start::Start;
+use crate::run::{start, supervisor};
+use crate::terminal;
 
 /// State that this process takes over when it starts.
 pub(crate) struct TakenOver {

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use admission::{EXPIRES, SIGNATURE};
 use http::EmptySegments;
 use http::path::{encoded_path, matched_path};
+use steps::auth;
 
 use crate::cli::sign_url_arguments::SignUrl;
-use steps::auth;
 
 /// Returns the signed URL.
 ///

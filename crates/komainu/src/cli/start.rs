@@ -1,18 +1,17 @@
 //! `komainu start`: serves with a configuration file.
 
-use crate::check::reading;
-use crate::check::start_checks;
-use crate::cli::serve::TakenOver;
-use crate::cli::serve::served;
-use crate::cli::serve::supervised;
-use crate::run::start::Start;
+use std::path::PathBuf;
+
 use clap::Args;
 use link::LinkRequest;
 use operator::config_text::ConfigText;
 use process::inherited;
 use rights::privilege;
 use rights::privilege::Rights;
-use std::path::PathBuf;
+
+use crate::check::{reading, start_checks};
+use crate::cli::serve::{TakenOver, served, supervised};
+use crate::run::start::Start;
 
 #[derive(Debug, Args)]
 pub(crate) struct StartArguments {

@@ -1,21 +1,19 @@
 //! `komainu status`, `komainu reload` and `komainu upgrade`: status and control of running servers.
 
-use crate::cli::control_endpoint::ControlCredentials;
-use crate::cli::values::process_id;
-use clap::Args;
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bench::quantity::{bytes, thousands, time};
 use bench::table::TextTable;
+use clap::Args;
+use operator::socket;
 use serde_json::Value;
 
-use crate::cli::control_client;
-use crate::cli::status_fetch;
+use crate::cli::control_endpoint::ControlCredentials;
+use crate::cli::values::process_id;
+use crate::cli::{control_client, status_fetch};
 use crate::terminal;
-use operator::socket;
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArguments {
@@ -282,8 +280,9 @@ fn age(process: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_table_for_people() {

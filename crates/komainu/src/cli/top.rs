@@ -1,15 +1,14 @@
 //! `komainu top`: reads the status of a server periodically and displays the changes.
 
-use crate::cli::control_endpoint::ControlCredentials;
-use crate::cli::values::interval;
-use crate::cli::values::process_id;
-use clap::Args;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use crate::cli::control_client;
-use crate::cli::status;
+use clap::Args;
+
+use crate::cli::control_endpoint::ControlCredentials;
 use crate::cli::status_fetch::{self, StatusSource};
+use crate::cli::values::{interval, process_id};
+use crate::cli::{control_client, status};
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {

@@ -1,15 +1,14 @@
 //! Changes of the configuration by the control API.
 
 use config::Config;
-use serde_json::{Value, json};
-
-use crate::check::named_things;
-use crate::check::reading;
-use crate::check::reading::ReadConfig;
-use crate::run::lifecycle::{RunningServer, late_changes};
-use crate::run::staged_files::{StageError, StagedFiles};
 use engine::options;
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
+use serde_json::{Value, json};
+
+use crate::check::reading::ReadConfig;
+use crate::check::{named_things, reading};
+use crate::run::lifecycle::{RunningServer, late_changes};
+use crate::run::staged_files::{StageError, StagedFiles};
 
 impl RunningServer {
     /// Changes the configuration atomically, and writes it to its files if possible.

@@ -9,23 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::link::LinkRequest;
-use config::{Config, Level};
-use net::{Listen, Listeners, NewListeners};
-use proxy::health::UpstreamOrder;
-use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
-use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
-
-use crate::assemble::routes::ServerPlan;
-use crate::check::reading::{ReadConfig, Reread};
-use crate::run::push::MetricsPush;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
+use config::{Config, Level};
 use engine::generations::Generations;
 use engine::options;
 use hosting::workers::Hosting;
 use logging::notice::ErrorLog;
+use net::{Listen, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use operator::listener::{ControlChange, ControlListener};
 use operator::pending::PendingReply;
@@ -35,8 +26,17 @@ use process::logs::{Logs, OpenedLogs};
 use process::stop_signals::StopSignals;
 use process::systemd::Notifier;
 use process::upgrade::{self, HandedSockets, Successor};
+use proxy::health::UpstreamOrder;
+use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::Metrics;
+
+use crate::assemble::routes::ServerPlan;
+use crate::check::reading::{ReadConfig, Reread};
+use crate::run::push::MetricsPush;
 
 /// Time after which a stop logs the requests that it waits for; idle connections are closed by then.
 const DRAIN_REPORT: Duration = Duration::from_millis(1_200);

@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
-
 use logging::notice::ErrorLog;
 use logging::record::now_ns;
 use operator::endpoint::Operated;

@@ -10,21 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ::link::LinkRequest;
-use config::Config;
-use proxy::Group;
-use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
-
-use crate::assemble::routes::{self, CoreContext, ServerPlan};
-use crate::check::reading::Reread;
-use crate::run::lifecycle::{
-    Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals,
-};
-use crate::run::push::MetricsPush;
 use cache_handler::commands;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
+use config::Config;
 use engine::generations::Generations;
 use engine::options::{self, Descriptors};
 use hosting::watch;
@@ -45,10 +34,21 @@ use process::sandbox::Sandbox;
 use process::sockets::GivenSockets;
 use process::systemd::{self, Notifier};
 use process::upgrade::Predecessor;
+use proxy::Group;
 use rights::privilege;
 use routing::router::{GenerationTable, Router, SharedRouter};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::{CoreMetrics, Metrics};
+
+use crate::assemble::routes::{self, CoreContext, ServerPlan};
+use crate::check::reading::Reread;
+use crate::run::lifecycle::{
+    Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals,
+};
+use crate::run::push::MetricsPush;
 
 /// The configuration to serve, and its source.
 pub(crate) struct Start {

@@ -17,19 +17,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::link::{LinkRequest, Session};
-use config::Config;
-use net::sys::set_apart;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
-
-use crate::run::supervisor_answers::{
-    ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
-};
 use certificates::managed;
+use config::Config;
 use engine::options;
 use logging::notice::ErrorLog;
 use logging::sink::{LogSink, LogTarget};
+use net::sys::set_apart;
 use operator::socket::Socket;
 use process::crashes;
 use process::link::{self, SupervisorOrder};
@@ -39,6 +32,13 @@ use process::systemd::{self, Notifier};
 use process::upgrade::{self, HandedSockets, Predecessor, Successor};
 use rights::privilege::{self, Identity};
 use rights::process_status::ProcessStatus;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::run::supervisor_answers::{
+    ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
+};
 
 /// First and maximum pause before a server that dies repeatedly is restarted.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);

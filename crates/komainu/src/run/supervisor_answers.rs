@@ -17,7 +17,18 @@ use std::time::Duration;
 use ::link::{DESCRIPTORS_MAX, LinkRequest, Session, TEXT_BYTES_MAX};
 use apps::{Launch, Usage};
 use config::Config;
+use engine::options;
+use hosting::workers;
+use logging::notice::ErrorLog;
+use logging::sink::{self, LogSink, LogTarget, open_file};
 use net::Listener;
+use operator::socket::Socket;
+use process::config_files::{self, NamedFiles};
+use process::systemd::Notifier;
+use process::upgrade::Predecessor;
+use process::{control_file, link};
+use rights::privilege::Identity;
+use rights::process_status::{ProcessStatus, pid_of};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, fcntl_getfl, fstat};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group,
@@ -25,18 +36,6 @@ use rustix::process::{
 };
 
 use crate::check::reading;
-use engine::options;
-use hosting::workers;
-use logging::notice::ErrorLog;
-use logging::sink::{self, LogSink, LogTarget, open_file};
-use operator::socket::Socket;
-use process::config_files::{self, NamedFiles};
-use process::control_file;
-use process::link;
-use process::systemd::Notifier;
-use process::upgrade::Predecessor;
-use rights::privilege::Identity;
-use rights::process_status::{ProcessStatus, pid_of};
 
 /// A configuration and the text it was read from; no text if it comes from the command line.
 pub(crate) struct LoadedConfig {

@@ -1,11 +1,11 @@
 //! Lines of relayed connections: one per connection, when it ends.
 
+use http::encode::decimal;
 use net::{Peer, RelaySide};
 
 use super::escape::{escaped, json_escaped};
 use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
 use crate::sink::LineForm;
-use http::encode::decimal;
 
 /// Log data of a stream connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,9 @@
-use std::io::Read;
-
-use rustix::fs::{CWD, FileType, Mode, mknodat};
-
 use std::fs::OpenOptions;
+use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use super::*;
 

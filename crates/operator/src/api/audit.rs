@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use config::Level;
-use serde_json::{Value, json};
-
-use crate::api::request::{ApiRequest, ApiResponse};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use logging::sink::LogSink;
+use serde_json::{Value, json};
+
+use crate::api::request::{ApiRequest, ApiResponse};
 
 /// Maximum number of entries kept in memory.
 const ENTRIES_MAX: usize = 1_000;

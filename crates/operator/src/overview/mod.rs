@@ -5,9 +5,6 @@
 mod page;
 mod stream;
 
-pub(crate) use page::PagePart;
-pub(crate) use stream::Followers;
-
 use std::sync::Arc;
 
 use apps::{AppSnapshot, ProcessInfo, Usage};
@@ -15,10 +12,11 @@ use http::path::without_secrets;
 use net::clock::Clock;
 use net::durations::DURATION_BOUNDS_US;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
+pub(crate) use page::PagePart;
 use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
-
+pub(crate) use stream::Followers;
 use telemetry::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
 
 /// The reported percentiles of durations.

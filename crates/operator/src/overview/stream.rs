@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Fields, Length, Name, Status};
-use net::{Exchange, Fault};
-
 use logging::events::{EVENTS_MAX, EventRing};
+use net::{Exchange, Fault};
 
 /// Maximum number of clients.
 const FOLLOWERS_MAX: usize = 16;

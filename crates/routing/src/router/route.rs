@@ -3,10 +3,18 @@
 use std::rc::Rc;
 
 use admission::CorsRules;
+use cache_handler::handler::RouteCache;
+use engine::clients::access::ClientAccess;
 use files::Files;
+use hosting::workers::Mounted;
 use http::{Fields, Method, Reject, Status, Template};
 use net::{Bandwidth, Compression, Exchange, Fault};
 use proxy::Proxy;
+use steps::auth::RouteAuth;
+use steps::guard::SiteGuard;
+use steps::limit::RateRules;
+use steps::release::Release;
+use steps::shaping::queue::QueueRule;
 
 use crate::edits::RouteEdits;
 use crate::internal::SiteInternals;
@@ -15,14 +23,6 @@ use crate::php::PhpRoute;
 use crate::replace::RouteReplacement;
 use crate::request_path::{RequestPath, Strip};
 use crate::templates::FilledResponse;
-use cache_handler::handler::RouteCache;
-use engine::clients::access::ClientAccess;
-use hosting::workers::Mounted;
-use steps::auth::RouteAuth;
-use steps::guard::SiteGuard;
-use steps::limit::RateRules;
-use steps::release::Release;
-use steps::shaping::queue::QueueRule;
 
 /// Handler of a route.
 pub enum Handler {

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use config::Level;
+use http::path::without_secrets;
 use net::{
     Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
     StreamStart,
@@ -15,7 +16,6 @@ use super::Router;
 use crate::internal::{NO_INTERNAL_ROUTE, NOT_INTERNAL};
 use crate::pages::SitePages;
 use crate::streams::route::StreamLog;
-use http::path::without_secrets;
 
 /// Router of one core, shared with its log flusher.
 pub struct SharedRouter(pub Rc<Router>);

@@ -78,8 +78,9 @@ impl StreamLimits {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
+
+    use super::*;
 
     #[test]
     fn places_are_counted_over_reloads_and_released() {

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, HostPattern};
-use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
-use proxy::{Group, NoUpstreamStream};
-
-use crate::streams::limits::{StreamLimits, StreamPlaces};
 use engine::clients::access::ClientAccess;
 use engine::generations::CoreGeneration;
 use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
+use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
+use proxy::{Group, NoUpstreamStream};
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
+
+use crate::streams::limits::{StreamLimits, StreamPlaces};
 
 /// Streams of one core.
 #[derive(Default)]

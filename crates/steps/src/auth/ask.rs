@@ -15,10 +15,9 @@ use admission::{Remembered, RememberedKey};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, AuthServer, Config, Level, SignInPart};
 use http::{Fields, Method, Name, Reject, Status};
+use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
-
-use logging::notice::ErrorLog;
 
 /// Maximum size of an answer that is sent to a client, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024;

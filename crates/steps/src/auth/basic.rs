@@ -23,13 +23,13 @@ use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, Level, RateLimit};
 use control::client_network;
 use http::{Fields, Name, Status};
+use logging::notice::ErrorLog;
 use net::clock::Clock;
 use net::offload::OffloadPool;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
+use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 
 use crate::limit::add_client;
-use logging::notice::ErrorLog;
-use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 
 /// Default time for which verified credentials are cached.
 const REMEMBER: Duration = Duration::from_secs(60);

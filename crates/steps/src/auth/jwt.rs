@@ -15,11 +15,10 @@ use admission::{JwtKeys, JwtRefusal, JwtRules, Remembered, TOKEN_BYTES_MAX, Veri
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, JwtAuth, Level};
 use http::{Fields, Name, Status};
-use net::{Core, Exchange, Fault, MemoryBudget, Request};
-use proxy::{FetchLimits, FetchRequest, Proxy};
-
 use logging::notice::ErrorLog;
+use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
+use proxy::{FetchLimits, FetchRequest, Proxy};
 
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;

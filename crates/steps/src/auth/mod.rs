@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use config::{Auth, AuthKind, Config};
 use http::{Fields, Name, Status};
+use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
+use process::config_files::ConfigFiles;
 use proxy::Proxy;
 
 use crate::auth::ask::{AskPlan, AskRoute};
@@ -22,8 +24,6 @@ use crate::auth::basic::{PasswordPlan, SharedPasswords};
 use crate::auth::jwt::{JwtPlan, JwtRoute};
 pub use crate::auth::signed::keys_of as url_keys;
 use crate::auth::signed::{SignedPlan, SignedUrls};
-use logging::notice::ErrorLog;
-use process::config_files::ConfigFiles;
 
 /// Authentication state of a configuration, shared by all cores.
 pub struct AuthPlan {

@@ -8,7 +8,6 @@ use admission::{SignedRefusal, UrlKeys};
 use config::{Auth, AuthKind, Config};
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};
-
 use process::config_files::ConfigFiles;
 
 const GONE: Status = Status::of(410).expect("three digits");

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use admission::{LimitVerdict, Limiter, LimiterOptions, Quota, SeenKeys};
 use config::{Crawlers, Rate, RateLimit};
+use engine::clients::proxies::sources;
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, MemoryBudget, Request, Sources};
+use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 use super::GuardStep;
 use crate::limit::add_client;
-use engine::clients::proxies::sources;
-use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 /// Maximum networks that are counted, networks that are trapped, and pages that are remembered, for each
 /// site.

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use config::{Maintenance, PathPattern};
+use engine::clients::proxies::sources;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Page, Sources};
-
-use engine::clients::proxies::sources;
 use telemetry::rule_counters::RuleCounter;
 
 /// Interval at which the switch file is checked, in milliseconds.

@@ -3,11 +3,10 @@
 mod crawlers;
 mod maintenance;
 
-use http::{Fields, Name, Status};
-use net::{Exchange, Fault};
-
 pub use crawlers::{CrawlerRule, CrawlerShared};
+use http::{Fields, Name, Status};
 pub use maintenance::{MaintenanceRule, MaintenanceShared};
+use net::{Exchange, Fault};
 
 /// Maintenance and crawler rules of a site, on one core.
 #[derive(Default)]

@@ -1,8 +1,9 @@
 //! Tests of limit keys, and of limits across reloads.
 
-use super::*;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+
+use super::*;
 
 fn keys(of: &RateLimit, clients: &[&str]) -> usize {
     let memory = MemoryBudget::default();

@@ -6,10 +6,9 @@ use std::hash::{BuildHasher, RandomState};
 use admission::ShareDraw;
 use config::Conditions;
 use config::matcher::has_parameter;
-use net::{Request, Sources};
-
 use engine::clients::access::country;
 use engine::clients::proxies::sources;
+use net::{Request, Sources};
 
 /// Selects the requests that a directive applies to, by conditions and a random share.
 pub(crate) struct ConcernedRequests {

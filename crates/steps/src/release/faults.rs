@@ -7,9 +7,9 @@ use std::task::Poll;
 
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
+use telemetry::rule_counters::RuleCounter;
 
 use super::conditions::ConcernedRequests;
-use telemetry::rule_counters::RuleCounter;
 
 /// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;

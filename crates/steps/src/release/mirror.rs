@@ -7,9 +7,9 @@ use config::MIRROR_FIELD;
 use http::{BodySize, Method, Name};
 use net::{Core, Exchange, MemoryBudget, Pressure};
 use proxy::{FetchLimits, FetchRequest, Proxy};
+use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 use super::conditions::ConcernedRequests;
-use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 /// Maximum bytes read of a response; the connection of a longer one is closed.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;

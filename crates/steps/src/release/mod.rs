@@ -5,10 +5,9 @@ mod faults;
 mod mirror;
 mod split;
 
-use net::{Exchange, Fault};
-
 pub use faults::FaultRules;
 pub use mirror::{MirrorRule, MirrorShared};
+use net::{Exchange, Fault};
 pub use split::SplitRule;
 
 /// Release rules of a route, applied before its handler.

@@ -6,10 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use admission::{ConcurrencyLimiter, TooMany};
 use config::{Config, Level};
-use net::{ConnectionGate, ConnectionPlace, MemoryBudget, Peer, Sources, TooManyConnections};
-
 use engine::clients::proxies::sources;
 use logging::notice::ErrorLog;
+use net::{ConnectionGate, ConnectionPlace, MemoryBudget, Peer, Sources, TooManyConnections};
 use telemetry::families::LimitMetrics;
 
 /// Maximum clients counted. Each takes 34 bytes, less than its connections.

@@ -9,9 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use config::{Config, Level, PartOf, RequestQueue, RoutePart};
 use http::{Fields, Name, Status};
-use net::{Exchange, Fault};
-
 use logging::notice::ErrorLog;
+use net::{Exchange, Fault};
 use telemetry::families::QueueMetrics;
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};

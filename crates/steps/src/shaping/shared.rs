@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use admission::Limiter;
 use config::{Config, RateLimit};
-use sharing::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
-
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
+use sharing::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
 use telemetry::metrics::RouteLabels;
 
 /// Returns the exchange with other servers, which is that of `before` if its options have not changed. `None`

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cli::control_client;
 use crate::cli::control_endpoint::{ControlEndpoint, read_answer};
 use crate::cli::ctl_arguments::Ctl;
-use crate::cli::status;
+use crate::cli::{control_client, status};
 
 /// Timeout of each read of the answer; long, because a reload may wait for applications.
 const ANSWER_MAX: Duration = Duration::from_secs(300);
