@@ -206,9 +206,6 @@ impl NginxScratch {
     ) -> Option<String> {
         let (old, new) = answers.statuses;
         let path = request.target.split('?').next().unwrap_or("");
-        // nginx answers 403 for a directory without an index page, whereas the last argument of `try_files`
-        // handles all other paths without a file.
-        let may_lack_page = old == 403 && decoded(path).ends_with('/');
         let is_opened = matches!(old, 401 | 403) && (200..300).contains(&new);
         let mut chain = Vec::new();
         for entry in &traced.places {
@@ -217,6 +214,13 @@ impl NginxScratch {
             chain.extend(blocks);
         }
         let counting = self.around(&chain, traced);
+        // nginx answers 403 for a directory without an index page, whereas the last argument of `try_files`
+        // handles all other paths without a file.
+        let leads_to_folder = |one: &&NginxDirective| {
+            one.name == "rewrite" && one.arg(1).split('?').next().is_some_and(|path| path.ends_with('/'))
+        };
+        let may_lack_page =
+            old == 403 && (decoded(path).ends_with('/') || counting.iter().any(leads_to_folder));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -231,7 +235,15 @@ impl NginxScratch {
             _ => true,
         };
         let server = chain.iter().find(|block| block.name == "server");
-        let elsewhere = self.elsewhere(imported, request, path, server.copied());
+        let mut elsewhere = self.elsewhere(imported, request, path, server.copied());
+        // The trace of a rewritten request lacks the location that redirects to the path with the slash.
+        if (old, new) == (301, 301) && counting.iter().any(|one| one.name == "rewrite") {
+            super::tree::visit(server.map(|block| block.inner()).unwrap_or_default(), &mut |one| {
+                if one.name == "expires" {
+                    elsewhere.push(one);
+                }
+            });
+        }
         let runs_script =
             chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
         // The trace lacks the locations that led to a script: nginx restarts the selection with the path of
@@ -387,7 +399,7 @@ fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
     if is_of_proxy && remark.verdict == ImportVerdict::Differs && remark.reasons.iter().all(about_redirects) {
         return Decides::Field("location set-cookie refresh".to_owned());
     }
-    if is_said(remark, super::location::NO_REST) {
+    if is_said(remark, super::location::NO_REST) || is_said(remark, super::sites::NOT_DEFAULT) {
         return Decides::Everything;
     }
     if is_said(remark, super::files::NOT_IN_LISTINGS) {

@@ -199,7 +199,10 @@ impl<'d> Translation<'d> {
                 let mut site = SiteDraft::default();
                 let mut first = Vec::new();
                 match &hosts {
-                    Some(hosts) if hosts.is_empty() => continue,
+                    Some(hosts) if hosts.is_empty() => {
+                        self.ledger.differs(server.block.entry, NOT_DEFAULT);
+                        continue;
+                    }
                     Some(hosts) => site
                         .section
                         .set("hosts", TomlItem::List(hosts.iter().cloned().map(TomlItem::Text).collect())),
@@ -399,6 +402,10 @@ impl<'d> Translation<'d> {
         }
     }
 }
+
+/// Remark on a server that one socket for several addresses makes unreachable.
+pub(crate) const NOT_DEFAULT: &str =
+    "another server is the default of one of its addresses, where this one has no host of its own";
 
 /// Returns the group of each server. Servers that share an address belong to one group, and so do servers
 /// that only redirect to the TLS servers of the group.
