@@ -2,9 +2,21 @@
 
 use std::time::{Duration, Instant};
 
+use signal_hook::low_level::siginfo::Origin;
+use signal_hook::low_level::signal_name;
+
 /// Period in which further signals belong to the same request: systemd signals every process of a service,
 /// and shells and process managers send INT and TERM together, or to the process and its group.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
+
+/// Returns the log message for a received signal, with the process that sent it if the kernel reports one.
+pub fn described(origin: &Origin) -> String {
+    let name = signal_name(origin.signal).unwrap_or("a signal");
+    match &origin.process {
+        Some(sender) => format!("{name} received from process {} of user {}", sender.pid, sender.uid),
+        None => format!("{name} received"),
+    }
+}
 
 /// Stop signals received so far.
 #[derive(Debug, Default)]

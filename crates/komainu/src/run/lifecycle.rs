@@ -23,14 +23,15 @@ use operator::pending::PendingReply;
 use operator::socket::Reloaded;
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
-use process::stop_signals::StopSignals;
+use process::stop_signals::{self, StopSignals};
 use process::systemd::Notifier;
 use process::upgrade::{self, HandedSockets, Successor};
 use proxy::health::UpstreamOrder;
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::Metrics;
 
@@ -94,6 +95,8 @@ pub(crate) type Asker = SyncSender<Result<String, String>>;
 
 /// Events of a running server.
 pub(crate) enum ServerEvent {
+    /// Description of a received stop signal.
+    Signal(String),
     Stop,
     /// Reload the configuration; the result is sent to the client of the control socket, if there is one.
     Reload(Option<PendingReply<Reloaded>>),
@@ -180,6 +183,7 @@ impl RunningServer {
     fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
         match event {
             ServerEvent::Ended(_) => {}
+            ServerEvent::Signal(description) => self.logs.notices.info(&description),
             ServerEvent::Reopen(asker) => self.logs.reopen_soon(asker),
             // The client was told that the command has been withdrawn.
             ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
@@ -546,19 +550,22 @@ pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
 /// only: systemd sends signals to both processes, and the second SIGTERM would end the server at once. Also,
 /// applications that run as the server's user could send it signals.
 pub(crate) fn pass_signals(
-    mut signals: Signals,
+    mut signals: SignalsInfo<WithOrigin>,
     supervised: bool,
     events: Sender<ServerEvent>,
 ) -> io::Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut stops = StopSignals::default();
-        signals.forever().try_for_each(|signal| match signal {
+        signals.forever().try_for_each(|origin| match origin.signal {
             _ if supervised => Ok(()),
             SIGUSR2 => events.send(ServerEvent::Upgrade(None)),
             SIGUSR1 => events.send(ServerEvent::Reopen(None)),
             SIGHUP => events.send(ServerEvent::Reload(None)),
             _ if !stops.is_request(Instant::now()) => Ok(()),
-            _ => events.send(ServerEvent::Stop),
+            _ => {
+                events.send(ServerEvent::Signal(stop_signals::described(&origin)))?;
+                events.send(ServerEvent::Stop)
+            }
         })
     })?;
     Ok(())

@@ -39,7 +39,8 @@ use rights::privilege;
 use routing::router::{GenerationTable, Router, SharedRouter};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::{CoreMetrics, Metrics};
 
@@ -80,7 +81,7 @@ pub(crate) fn serve(
     let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
     let (events, happened) = channel();
     // Registered before anything is started, so that no signal is missed.
-    let signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
     descriptors.suffice()?;
     let mut options = options::options(&config, &descriptors);

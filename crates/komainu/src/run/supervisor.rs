@@ -27,14 +27,15 @@ use operator::socket::Socket;
 use process::crashes;
 use process::link::{self, SupervisorOrder};
 use process::sockets::GivenSockets;
-use process::stop_signals::StopSignals;
+use process::stop_signals::{self, StopSignals};
 use process::systemd::{self, Notifier};
 use process::upgrade::{self, HandedSockets, Predecessor, Successor};
 use rights::privilege::{self, Identity};
 use rights::process_status::ProcessStatus;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::run::supervisor_answers::{
     ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
@@ -97,7 +98,7 @@ pub(crate) fn supervise(
     identity: Identity,
     (predecessor, mut given): (Option<Predecessor>, GivenSockets),
 ) -> io::Result<u8> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
+    let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     can_be_launched(&config)?;
     let threads = options::threads(&config);
     options::enough_descriptors(&config)?;
@@ -136,12 +137,17 @@ pub(crate) fn supervise(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
-        let (sender, mut stops) = (sender.clone(), StopSignals::default());
+        let (sender, notices, mut stops) = (sender.clone(), notices.clone(), StopSignals::default());
         move || {
-            let is_stop = |signal| matches!(signal, SIGTERM | SIGINT | SIGQUIT);
-            let mut wanted =
-                signals.forever().filter(|&signal| !is_stop(signal) || stops.is_request(Instant::now()));
-            wanted.try_for_each(|signal| sender.send(ParentEvent::Signal(signal)))
+            signals.forever().try_for_each(|origin| {
+                if matches!(origin.signal, SIGTERM | SIGINT | SIGQUIT) {
+                    if !stops.is_request(Instant::now()) {
+                        return Ok(());
+                    }
+                    notices.info(&stop_signals::described(&origin));
+                }
+                sender.send(ParentEvent::Signal(origin.signal))
+            })
         }
     })?;
     let mut supervisor = ParentProcess {
