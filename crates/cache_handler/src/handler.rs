@@ -17,7 +17,8 @@ use cache::{
 };
 use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
-use steps::limit::{self, CountedRequests, RateRules};
+use steps::flow::Flow;
+use steps::limit::{CountedRequests, RateRules};
 
 use crate::coded::{CodedResponse, coded};
 use crate::fill::FillSink;
@@ -85,6 +86,14 @@ enum Lookup {
     Miss(Miss),
 }
 
+/// Applies the limits of requests that the cache does not answer. Returns whether the request has been refused.
+async fn is_refused(rates: Option<&RateRules>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    match rates {
+        Some(rates) => Ok(rates.run(x, CountedRequests::Misses).await? == Flow::Answered),
+        None => Ok(false),
+    }
+}
+
 impl RouteCache {
     /// Serves a request from the cache or by the handler that `origin` creates on demand. Requests that the
     /// cache does not answer are counted by `rates`.
@@ -104,7 +113,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
             Ok(lookup) => lookup,
-            Err(_) if !limit::admit(rates, x, CountedRequests::Misses).await? => return Ok(()),
+            Err(_) if is_refused(rates, x).await? => return Ok(()),
             Err(why) => return self.pass(x, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
@@ -133,7 +142,7 @@ impl RouteCache {
                 let ttl_s = object.freshness().ttl_s(x.core().unix_s());
                 self.send_stored(x, &object, &status::hit(ttl_s), matched).await
             }
-            Lookup::Miss(_) if !limit::admit(rates, x, CountedRequests::Misses).await? => Ok(()),
+            Lookup::Miss(_) if is_refused(rates, x).await? => Ok(()),
             // Boxed because it is rare and large.
             Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
         }

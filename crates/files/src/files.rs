@@ -41,6 +41,14 @@ pub enum FileOutcome {
     Declined(&'static str),
 }
 
+impl FileOutcome {
+    /// Whether a response was sent.
+    #[must_use]
+    pub fn is_done(self) -> bool {
+        matches!(self, FileOutcome::Done)
+    }
+}
+
 const MISSING: &str = "there is no such file";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 

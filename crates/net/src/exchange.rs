@@ -8,9 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::encode::Lines;
-use http::path::EmptySegments;
 use http::template::OwnValues;
-use http::{BodySize, Dialect, Fields, Length, Name, Reject, RequestIds, Status};
+use http::{BodySize, Dialect, Fields, Length, Name, Reject, Status};
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
@@ -31,6 +30,7 @@ use crate::replace::{
     BodyReplacement, REPLACED_BYTES, REPLACED_WEIGHT, ReplacementTexts, RequestReplacement,
 };
 use crate::request::Request;
+use crate::routed::{RequestContext, RouteLimits};
 use crate::state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 
 /// Status logged for a client that disconnected before its response began, as in nginx. Never sent.
@@ -124,14 +124,24 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// Sets the request IDs that are sent to upstream servers and applications.
-    pub fn set_ids(&mut self, ids: RequestIds) {
+    /// Sets what the site of the request determines for all of its routes.
+    pub fn set_context(&mut self, context: RequestContext) {
+        let RequestContext { pages, empty_segments, ids, own_values } = context;
+        self.state.pages = Some(pages);
+        self.state.empty_segments = empty_segments;
         self.state.ids = ids;
+        self.state.own_values = own_values;
     }
 
-    /// Sets the treatment of empty path segments. By default they are merged.
-    pub fn set_empty_segments(&mut self, empty_segments: EmptySegments) {
-        self.state.empty_segments = empty_segments;
+    /// Applies the limits of the request's route.
+    ///
+    /// # Errors
+    /// Fails with 413 if the announced length of the body exceeds the limit.
+    pub fn apply_limits(&mut self, limits: &RouteLimits) -> Result<(), Fault> {
+        self.set_compression(limits.compression.clone());
+        self.limit_body(limits.body_bytes_max)?;
+        self.set_timeouts(limits.body_ms, limits.write_ms);
+        Ok(())
     }
 
     /// Keeps a value (a permit of a limit) alive until the response was sent or the client is gone.

@@ -2,7 +2,7 @@
 
 use http::{Fields, Name, Status};
 
-use crate::router::Handler;
+use crate::route::Handler;
 use crate::templates::{BodyEscape, FilledResponse};
 
 /// Creates the handler of a `respond` directive.

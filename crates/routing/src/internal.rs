@@ -13,8 +13,9 @@ use files::{FileOutcome, Files};
 use http::path::normal_path;
 use http::{EmptySegments, Fields, Method, Status};
 use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
-use steps::auth::{self, RouteAuth};
-use steps::limit::{self, CountedRequests, RateRules};
+use steps::auth::RouteAuth;
+use steps::flow::Flow;
+use steps::limit::{CountedRequests, RateRules};
 
 use crate::conditions::{self, FieldsOf};
 use crate::request_path::Strip;
@@ -51,7 +52,15 @@ impl RouteGuards {
             x.refuse(Status::FORBIDDEN, "access to this file is forbidden").await?;
             return Ok(false);
         }
-        Ok(limit::admit(self.rates.as_ref(), x, CountedRequests::All).await? && auth::admit(auth, x).await?)
+        if let Some(rates) = &self.rates
+            && rates.run(x, CountedRequests::All).await? != Flow::Continue
+        {
+            return Ok(false);
+        }
+        match auth {
+            Some(auth) => Ok(auth.run(x).await? == Flow::Continue),
+            None => Ok(true),
+        }
     }
 }
 

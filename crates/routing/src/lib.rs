@@ -17,5 +17,6 @@ pub mod path_rules;
 pub mod templates;
 pub mod replace;
 pub mod internal;
+pub mod route;
 pub mod router;
 pub mod fixed;

@@ -140,10 +140,10 @@ pub struct PathRules {
 
 impl PathRules {
     /// Creates the rules of a route. `None` if it neither captures anything nor rewrites the path.
-    pub fn new(route: &config::Route, maps: Option<&Rc<MapValues>>) -> Option<Box<PathRules>> {
+    pub fn new(route: &config::Route, maps: Option<&Rc<MapValues>>) -> Option<Rc<PathRules>> {
         let has_groups = route.path.iter().any(|path| !path.groups().is_empty());
         (has_groups || route.rewrite.is_some()).then(|| {
-            Box::new(PathRules {
+            Rc::new(PathRules {
                 captures: if has_groups { route.path.clone() } else { Vec::new() },
                 maps: maps.cloned(),
                 rewrite: route.rewrite.clone(),

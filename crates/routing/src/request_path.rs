@@ -51,16 +51,17 @@ impl RequestPath {
         differ_in_slashes_alone(decoded, sent.bytes(request)).then_some(sent)
     }
 
-    /// Returns the path for applications and upstream servers, with empty segments if `goes_as_sent` is set.
+    /// Makes the exchange show the path with empty segments to applications and upstream servers, if
+    /// `goes_as_sent` is set, and returns that path. `None` if the path stays as it is.
     ///
     /// # Errors
     /// Those of [`RequestPath::of`].
-    pub(crate) fn passed_on(&self, exchange: &mut Exchange<'_>) -> Result<Cow<'_, RequestPath>, Reject> {
+    pub(crate) fn passed_on(&self, exchange: &mut Exchange<'_>) -> Result<Option<RequestPath>, Reject> {
         if !self.goes_as_sent {
-            return Ok(Cow::Borrowed(self));
+            return Ok(None);
         }
         exchange.pass_as_sent();
-        Ok(Cow::Owned(RequestPath { script: self.script.clone(), ..RequestPath::of(&exchange.request())? }))
+        Ok(Some(RequestPath { script: self.script.clone(), ..RequestPath::of(&exchange.request())? }))
     }
 
     /// Returns the decoded path, borrowed from the request if possible.

@@ -1,43 +1,36 @@
 //! Router: selects the route of a request and runs its steps and handler. Each core has its own.
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use cache_handler::handler::CachedHandler;
 use config::matcher::Routes;
 use control::HttpChallenges;
 use engine::clients::proxies::TrustedProxies;
 use engine::generations::CoreGeneration;
-use files::FileOutcome;
-use http::{EmptySegments, Fields, Method, Name, Status, Variable};
+use http::template::OwnValues;
+use http::{EmptySegments, Fields, Method, Name, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
-use net::{Exchange, Fault, Request, pin_in_place};
-use proxy::Proxy;
-use steps::guard::{GuardStep, SiteGuard};
-use steps::limit::{self, CountedRequests};
-use steps::release::ReleaseStep;
+use net::{Exchange, Fault, Request, RequestContext, pin_in_place};
+use steps::cors;
+use steps::flow::Flow;
+use steps::guard::SiteGuard;
 use steps::site_https::SiteHttps;
-use steps::{auth, cors};
 use telemetry::costs::CostPlan;
 use telemetry::metrics::CoreMetrics;
 use telemetry::traces::TraceExport;
 
 use crate::conditions::{self, FieldsOf};
-use crate::edits::{RouteEdits, values};
+use crate::edits::RouteEdits;
 use crate::ids::{IdMaker, IdRules};
-use crate::internal;
-use crate::pages::{self, NO_SITE, PagesWithoutSite, SitePages};
+use crate::pages::{NO_SITE, PagesWithoutSite, SitePages};
 use crate::path_rules::MapValues;
-use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
 use crate::request_path::RequestPath;
+use crate::route::{self, Handler, Route};
 use crate::streams::route::StreamRoutes;
 
-mod route;
 mod service;
 
-pub use route::{Handler, Route};
 pub use service::SharedRouter;
 
 /// Routing tables of a configuration, for one core.
@@ -142,19 +135,22 @@ impl Router {
         }
         let site = site_of(&table, &request);
         let level = site.unwrap_or(table.sites.len());
-        exchange.set_pages(table.pages[level].clone());
-        exchange.set_empty_segments(table.empty_segments[level]);
         let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
-        exchange.set_ids(table.ids.ids(&exchange.request(), &self.id_maker));
+        exchange.set_context(RequestContext {
+            pages: table.pages[level].clone(),
+            empty_segments: table.empty_segments[level],
+            ids: table.ids.ids(&exchange.request(), &self.id_maker),
+            own_values: table.maps.clone().map(|maps| maps as Rc<dyn OwnValues>),
+        });
         match table.costs.begin(exchange, &self.turn) {
             None => {
-                let choice = self.choose(&table, site, introduced, exchange)?;
-                // Fast path of most requests, which need none of the other steps.
-                if let &RouteChoice::Proxy(proxy) = &choice {
-                    drop(choice);
-                    return proxy.serve(exchange).await;
+                match self.choose(&table, site, introduced, exchange)? {
+                    // Most requests: without the layers of the steps, which each poll would pass through.
+                    RouteChoice::Route(path, route) if route.steps.is_empty() => {
+                        route.serve_directly(exchange, &path).await
+                    }
+                    choice => self.serve_choice(&table, (site, level), choice, exchange).await,
                 }
-                self.serve_choice(&table, (site, level), choice, exchange).await
             }
             // Constructed in its box because it is rare.
             Some(meter) => {
@@ -175,9 +171,6 @@ impl Router {
         introduced: Result<(), Fault>,
         exchange: &mut Exchange<'_>,
     ) -> Result<RouteChoice<'t>, Fault> {
-        if let Some(maps) = &table.maps {
-            exchange.set_own_values(maps.clone());
-        }
         let request = exchange.request();
         let (mut path, outcome) = match RequestPath::of(&request) {
             Ok(path) => (path, introduced),
@@ -208,8 +201,7 @@ impl Router {
                     let found = find_route(table, site, &exchange.request(), &sent);
                     path.goes_as_sent = found.is_some_and(|other| Rc::ptr_eq(other, route));
                 }
-                let proxy = route.direct_proxy(exchange, &path)?;
-                return Ok(proxy.map_or_else(|| RouteChoice::Route(path, route), RouteChoice::Proxy));
+                return Ok(RouteChoice::Route(path, route));
             };
             route.refuse_encoded_slash(&path)?;
             path = rules.search_again(exchange, &path, &route.prefix, &mut rounds)?;
@@ -224,9 +216,8 @@ impl Router {
         exchange: &mut Exchange<'_>,
     ) -> Result<(), Fault> {
         let (path, outcome) = match choice {
-            RouteChoice::Proxy(proxy) => return proxy.serve(exchange).await,
             RouteChoice::Route(path, route) => {
-                let outcome = serve_route(route, exchange, &path).await;
+                let outcome = route.serve(exchange, &path).await;
                 return if exchange.has_intercepted() {
                     Box::pin(exchange.send_page()).await
                 } else {
@@ -243,7 +234,7 @@ impl Router {
         table.edits[level].make(exchange, b"");
         outcome?;
         if let Some(Some(guard)) = table.guards.get(level)
-            && Box::pin(guarded(guard, None, exchange, &path)).await?
+            && Box::pin(route::guarded(guard, None, exchange, &path)).await? == Flow::Answered
         {
             return Ok(());
         }
@@ -266,8 +257,6 @@ impl Router {
 
 /// Choice of how a request is answered.
 enum RouteChoice<'t> {
-    /// The proxy of a route without other steps.
-    Proxy(&'t Proxy),
     Route(RequestPath, &'t Rc<Route>),
     /// Redirect to HTTPS with these fields.
     Https(Fields),
@@ -300,7 +289,7 @@ fn find_route<'t>(
     let (path, method) = (path.bytes(request), request.method_name());
     // A preflight belongs to the route of the actual request, if that route has CORS rules.
     let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
-    let found = asked.filter(|route| route.cors.is_some()).or_else(|| find_at(path, method))?;
+    let found = asked.filter(|route| route.steps.has_cors()).or_else(|| find_at(path, method))?;
     if !matches!(found.handler, Handler::Php(_)) {
         return Some(found);
     }
@@ -311,264 +300,3 @@ fn find_route<'t>(
 
 /// 421 (RFC 9110 section 15.5.20).
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
-
-async fn serve_route(
-    route: &Rc<Route>,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    route.path_rules.iter().for_each(|rules| rules.capture(exchange, path));
-    route.edits.make(exchange, &route.prefix);
-    if let Some(cors) = &route.cors {
-        cors::mark(cors, exchange);
-    }
-    exchange.set_label(route.label);
-    if !route.client_access.admits(exchange.request().client().address) {
-        return exchange.refuse(Status::FORBIDDEN, "access to this address is forbidden").await;
-    }
-    if let Some(guard) = &route.guard
-        && Box::pin(guarded(guard, Some(route), exchange, path)).await?
-    {
-        return Ok(());
-    }
-    let counted = if route.cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
-    if !limit::admit(route.rates.as_deref(), exchange, counted).await? {
-        return Ok(());
-    }
-    if let Some(cors) = &route.cors
-        && !cors::admit(cors, exchange).await?
-    {
-        return Ok(());
-    }
-    if !auth::admit(route.auth.as_ref(), exchange).await? {
-        return Ok(());
-    }
-    if exchange.request().user().is_some() {
-        route.edits.name_user(exchange, &route.prefix);
-    }
-    let passed = if route.serves_files() { Cow::Borrowed(path) } else { path.passed_on(exchange)? };
-    let path = &*passed;
-    if let (Cow::Owned(_), Some(rules)) = (&passed, &route.path_rules) {
-        rules.capture(exchange, path);
-    }
-    let rules = route.path_rules.as_deref();
-    if rules.is_some() {
-        route.refuse_encoded_slash(path)?;
-    }
-    let rewritten = rules.map_or(Ok(None), |rules| rules.rewrite(exchange, &route.prefix))?;
-    let path = rewritten.as_ref().unwrap_or(path);
-    let route = match &route.release {
-        None => route,
-        // Boxed because few routes need it.
-        Some(release) => match Box::pin(release.begin(exchange)).await? {
-            ReleaseStep::Answered => return Ok(()),
-            ReleaseStep::Serve => route,
-            ReleaseStep::Branch(branch) => {
-                let branch = &route.branches[branch];
-                exchange.set_label(branch.label);
-                branch
-            }
-        },
-    };
-    if let Some(replacement) = &route.replacement {
-        replacement.begin(exchange, &route.prefix);
-    }
-    if route.intercepts_errors {
-        exchange.intercept_errors();
-    }
-    let (handler, otherwise) = route.begin(exchange, path)?;
-    if let Some(bandwidth) = route.bandwidth {
-        exchange.limit_bandwidth(bandwidth);
-    }
-    if let Handler::Php(php) = handler {
-        // Boxed, because it would make the future of every other request larger.
-        return pin_in_place(|| serve_php(php, route, exchange, path)).await;
-    }
-    let handler = match (handler, otherwise) {
-        (Handler::Files(files), Some(otherwise)) => {
-            match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
-                FileOutcome::Done => return Ok(()),
-                FileOutcome::Declined(_) => otherwise,
-            }
-        }
-        (handler, _) => handler,
-    };
-    let passed = if handler.files().is_some() { Cow::Borrowed(path) } else { path.passed_on(exchange)? };
-    serve_cached(handler, route, exchange, &passed).await
-}
-
-/// Serves a request of a PHP route: a file or a script.
-async fn serve_php(
-    php: &PhpRoute,
-    route: &Rc<Route>,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    let kept = path.kept(exchange, false);
-    match php.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
-        PhpTarget::Done => Ok(()),
-        PhpTarget::Missing(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-        PhpTarget::Script(mut script) => {
-            if route.keeps_encoded_slashes {
-                script.info = path.end_like(&script.info, &exchange.request()).to_vec();
-            }
-            let path = RequestPath { script: Some(Rc::new(script)), ..path.clone() };
-            serve_cached(&route.handler, route, exchange, &path).await
-        }
-    }
-}
-
-/// Applies the maintenance and crawler rules of a site. Returns whether the request has been answered.
-async fn guarded(
-    guard: &SiteGuard,
-    route: Option<&Route>,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<bool, Fault> {
-    match guard.begin(exchange).await? {
-        GuardStep::Serve => return Ok(false),
-        GuardStep::Answered => return Ok(true),
-        GuardStep::Robots => {}
-    }
-    if let Some(Route { handler, strip, .. }) = route
-        && let Some(files) = handler.files()
-        && let FileOutcome::Done = files.serve(exchange, strip.below(&path.kept(exchange, false))).await?
-    {
-        return Ok(true);
-    }
-    guard.send_robots(exchange).await?;
-    Ok(true)
-}
-
-/// Serves a request with a handler that has no fallback, from the cache in front of it if there is one.
-async fn serve_cached(
-    handler: &Handler,
-    route: &Rc<Route>,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    let Some(cache) = route
-        .cache
-        .as_ref()
-        .filter(|_| matches!(handler, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_)))
-    else {
-        return serve_handler(handler, route, exchange, path).await;
-    };
-    let is_fallback = !std::ptr::eq(handler, &raw const route.handler);
-    let origin = || RouteHandler { route: route.clone(), is_fallback, path: path.clone() };
-    cache.serve(exchange, origin, limit::of_misses(route.rates.as_ref())).await
-}
-
-/// Handler behind a cache.
-struct RouteHandler {
-    route: Rc<Route>,
-    is_fallback: bool,
-    path: RequestPath,
-}
-
-impl CachedHandler for RouteHandler {
-    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
-        serve_handler(self.handler(), &self.route, x, &self.path).await
-    }
-
-    fn cancels_left(&self) -> bool {
-        match self.handler() {
-            Handler::Proxy(proxy) => proxy.cancels_left(),
-            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
-            _ => false,
-        }
-    }
-}
-
-impl RouteHandler {
-    fn handler(&self) -> &Handler {
-        match &self.route.otherwise {
-            Some(otherwise) if self.is_fallback => otherwise,
-            _ => &self.route.handler,
-        }
-    }
-}
-
-/// Serves a request with a handler that has no fallback, after waiting in the queue of the route.
-async fn serve_handler(
-    handler: &Handler,
-    route: &Route,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    let Some(queue) = &route.queue else { return serve_admitted(handler, route, exchange, path).await };
-    let Some(place) = queue.admit(exchange).await? else { return Ok(()) };
-    // The permit is returned below or, if the client has left, when the last task for the request ends.
-    exchange.set_handler_place(Some(Rc::new(place)));
-    let served = serve_admitted(handler, route, exchange, path).await;
-    exchange.set_handler_place(None);
-    served
-}
-
-/// Serves a request that has passed the queue.
-async fn serve_admitted(
-    handler: &Handler,
-    route: &Route,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    match handler {
-        Handler::Files(files) => {
-            match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
-                FileOutcome::Done => Ok(()),
-                FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-            }
-        }
-        Handler::Proxy(_) | Handler::Php(_) | Handler::App(_) => {
-            pass_on(handler, route, exchange, path).await
-        }
-        Handler::Redirect { to, status } => {
-            let mut location = Vec::new();
-            to.write(&mut location, &values(exchange, &route.prefix));
-            // `$rest` may begin with a slash if empty segments are kept. A leading `//` would be read as a
-            // host name.
-            if !to.start().starts_with("//") && location.starts_with(b"//") {
-                let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
-                location.drain(..slashes - 1);
-            }
-            let mut fields = Fields::new();
-            let nameless = to.uses(&Variable::Host) && exchange.request().authority().is_empty();
-            if nameless || fields.try_push(b"Location", &location).is_err() {
-                return exchange
-                    .refuse(Status::BAD_REQUEST, "the redirect target for this address is not valid")
-                    .await;
-            }
-            exchange.refuse_with(*status, "the page is at another address", &fields).await
-        }
-        Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
-            exchange.refuse(*status, pages::why(*status)).await
-        }
-        Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-        Handler::Fill(response) => response.serve(exchange, &route.prefix).await,
-    }
-}
-
-/// Passes a request to an upstream server or application, and sends the file that the response names, if any.
-async fn pass_on(
-    handler: &Handler,
-    route: &Route,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<(), Fault> {
-    if route.internals.is_some() {
-        exchange.let_name_files();
-    }
-    let outcome = match handler {
-        Handler::Proxy(proxy) => proxy.serve(exchange).await,
-        Handler::Php(php) => php.run(exchange, path.script.as_deref()).await,
-        Handler::App(app) => app.serve(exchange, &path.kept(exchange, route.keeps_encoded_slashes)).await,
-        Handler::Files(_) | Handler::Redirect { .. } | Handler::Respond { .. } | Handler::Fill(_) => Ok(()),
-    };
-    match (&route.internals, exchange.take_named_file()) {
-        // Boxed because it is rare.
-        (Some(internals), Some(file)) => {
-            Box::pin(internal::send(internals, route.auth.as_ref(), exchange, file)).await
-        }
-        _ => outcome,
-    }
-}

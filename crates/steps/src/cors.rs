@@ -5,6 +5,8 @@ use config::{Cors, CorsOrigin};
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, Request};
 
+use crate::flow::Flow;
+
 /// Returns the value of `Access-Control-Request-Method`; `None` if the request is not a preflight.
 pub fn preflight_method<'x>(request: &Request<'x>) -> Option<&'x [u8]> {
     if request.method() != Method::Options || request.field(Name::Origin).is_none() {
@@ -18,8 +20,48 @@ fn named<'x>(request: &Request<'x>, wanted: &[u8]) -> Option<&'x [u8]> {
     fields.find(|(_, name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, _, value)| value)
 }
 
-/// Converts the `cors` directive of a checked configuration to rules.
-pub fn rules(cors: &Cors) -> CorsRules {
+/// CORS rules of a route.
+pub struct RouteCors(CorsRules);
+
+impl RouteCors {
+    /// Converts the `cors` directive of a checked configuration.
+    #[must_use]
+    pub fn new(cors: &Cors) -> RouteCors {
+        RouteCors(rules(cors))
+    }
+
+    /// Sets the CORS fields of the response, including error responses. They replace those of upstream
+    /// servers and applications.
+    pub fn mark(&self, exchange: &mut Exchange<'_>) {
+        // The answer to a preflight already has them.
+        if preflight_method(&exchange.request()).is_some() {
+            return;
+        }
+        let fields = self.0.response(exchange.request().field(Name::Origin));
+        exchange.replace_fields(&CorsRules::REPLACED, &fields);
+    }
+
+    /// Answers preflights.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
+        let request = exchange.request();
+        let Some(method) = preflight_method(&request) else { return Ok(Flow::Continue) };
+        let origin = request.field(Name::Origin).unwrap_or_default();
+        match self.0.preflight(origin, method, named(&request, b"access-control-request-headers")) {
+            Ok(fields) => exchange.reply(Status::NO_CONTENT, &fields, b"").await?,
+            Err(refusal) => {
+                let mut fields = Fields::new();
+                fields.push(Name::Vary, b"Origin");
+                exchange.refuse_with(Status::FORBIDDEN, refusal.0, &fields).await?;
+            }
+        }
+        Ok(Flow::Answered)
+    }
+}
+
+fn rules(cors: &Cors) -> CorsRules {
     let pattern = |origin: &CorsOrigin| match origin {
         CorsOrigin::Any => None,
         CorsOrigin::Exact(exact) => Some(OriginPattern::Exact(exact.clone())),
@@ -35,34 +77,4 @@ pub fn rules(cors: &Cors) -> CorsRules {
         credentials: cors.credentials,
         max_age_s: cors.max_age.as_secs(),
     }
-}
-
-/// Sets the CORS fields of the response, including error responses. They replace those of upstream servers
-/// and applications.
-pub fn mark(rules: &CorsRules, x: &mut Exchange<'_>) {
-    // The answer to a preflight already has them.
-    if preflight_method(&x.request()).is_some() {
-        return;
-    }
-    let fields = rules.response(x.request().field(Name::Origin));
-    x.replace_fields(&CorsRules::REPLACED, &fields);
-}
-
-/// Answers a preflight. Returns `false` if the request has been answered.
-///
-/// # Errors
-/// The client is gone.
-pub async fn admit(rules: &CorsRules, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    let request = x.request();
-    let Some(method) = preflight_method(&request) else { return Ok(true) };
-    let origin = request.field(Name::Origin).unwrap_or_default();
-    match rules.preflight(origin, method, named(&request, b"access-control-request-headers")) {
-        Ok(fields) => x.reply(Status::NO_CONTENT, &fields, b"").await?,
-        Err(refusal) => {
-            let mut fields = Fields::new();
-            fields.push(Name::Vary, b"Origin");
-            x.refuse_with(Status::FORBIDDEN, refusal.0, &fields).await?;
-        }
-    }
-    Ok(false)
 }

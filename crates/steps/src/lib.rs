@@ -7,6 +7,8 @@
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 
+pub mod flow;
+pub mod access;
 pub mod shaping;
 pub mod limit;
 pub mod auth;

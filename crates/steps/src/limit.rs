@@ -23,6 +23,7 @@ use sharing::SharedTable;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
 
+use crate::flow::Flow;
 use crate::shaping::shared;
 
 /// Memory charged to a delayed request in addition to its connection, in bytes.
@@ -210,7 +211,7 @@ struct RateRule {
     except: Sources,
 }
 
-/// Selects the limits that [`admit`] checks.
+/// Selects the limits that [`RateRules::run`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedRequests {
     /// All limits.
@@ -477,27 +478,25 @@ fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
     form::decoded(value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value))
 }
 
-/// Checks a request against the limits of a route. Returns `false` if the request has been answered.
-///
-/// # Errors
-/// The client is gone.
-pub async fn admit(
-    rates: Option<&RateRules>,
-    x: &mut Exchange<'_>,
-    counted: CountedRequests,
-) -> Result<bool, Fault> {
-    let Some(rates) = rates else { return Ok(true) };
-    let checked = rates.check(x, counted);
-    if checked.is_plain() {
-        return Ok(true);
+impl RateRules {
+    /// Checks a request against those limits that `counted` selects.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub async fn run(&self, exchange: &mut Exchange<'_>, counted: CountedRequests) -> Result<Flow, Fault> {
+        let checked = self.check(exchange, counted);
+        if checked.is_plain() {
+            return Ok(Flow::Continue);
+        }
+        // Boxed because it is rare.
+        Ok(Flow::of_admission(Box::pin(self.apply(exchange, checked)).await?))
     }
-    // Boxed because it is rare.
-    Box::pin(rates.apply(x, checked)).await
-}
 
-/// Returns the rules of a route if one of its limits counts only requests that the cache does not answer.
-pub fn of_misses(rates: Option<&Rc<RateRules>>) -> Option<&RateRules> {
-    rates.map(|rates| &**rates).filter(|rates| rates.has_misses)
+    /// Whether a limit counts only requests that the cache does not answer.
+    #[must_use]
+    pub fn counts_misses(&self) -> bool {
+        self.has_misses
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use config::{Action, Config};
 use proxy::Group;
-use routing::router::Route;
+use routing::route::Route;
 use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;

@@ -26,9 +26,9 @@ use http::{EmptySegments, Fields, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
 use logging::sink::LogSinks;
-use net::{Bandwidth, Core, SpillStore};
+use net::{Bandwidth, Core, RouteLimits, SpillStore};
 use operator::access::ControlAccess;
-use proxy::{Group, GroupShared, UpstreamEvent};
+use proxy::{Group, GroupShared, Proxy, UpstreamEvent};
 use routing::edits::RouteEdits;
 use routing::fixed::{fixed_response, status};
 use routing::geo::CountryDatabase;
@@ -39,13 +39,15 @@ use routing::path_rules::{MapValues, PathRules, route_prefix};
 use routing::php::{self, PhpRoute};
 use routing::replace::RouteReplacement;
 use routing::request_path::Strip;
-use routing::router::{Handler, Route, RouteTable};
+use routing::route::{Handler, Route, RouteStep, RouteSteps, StepKind};
+use routing::router::RouteTable;
 use routing::streams::limits::StreamLimits;
 use routing::streams::route::StreamRoutes;
 use sharing::Sharing;
+use steps::access::RouteAccess;
 use steps::auth::AuthPlan;
-use steps::cors;
-use steps::limit::LimitPlan;
+use steps::cors::RouteCors;
+use steps::limit::{CountedRequests, LimitPlan};
 use steps::shaping::queue::QueuePlan;
 use steps::shaping::shared;
 use steps::site_https::SiteHttps;
@@ -264,14 +266,20 @@ pub(crate) fn table(
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
         for (route, of) in routes.iter_mut().zip(&site.routes) {
             route.path_rules = PathRules::new(of, maps.as_ref());
+            if let Some(rules) = &route.path_rules {
+                route.steps.add(RouteStep::Rewrite(rules.clone()));
+            }
         }
         let guard = plan.guards.of(config, site_index, &plan.releases.counters);
         let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
         let internals = internal_routes(plan, core_context, site_index, cores, &mut routes)?;
         for route in &mut routes {
-            route.guard.clone_from(&guard);
-            route.internals.clone_from(&internals);
-            route.is_direct = route.stands_alone();
+            if let Some(guard) = &guard {
+                route.steps.add(RouteStep::Guard(guard.clone()));
+            }
+            if let Some(internals) = internals.as_ref().filter(|_| route.handler.is_backend()) {
+                route.steps.add(RouteStep::NamedFiles(internals.clone()));
+            }
         }
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
@@ -408,48 +416,93 @@ fn route(
         Action::Split(_) | Action::Rewrite => not_found(),
     };
     let has_scripts = php_app.is_some() || php::of(route).is_some();
-    let owner = route.part_of.as_ref().map_or(index, |part| part.route);
+    let mut steps = steps(plan, core_context, (site, index), asked);
+    if let Some(release) = release(&plan.releases, config, (&plan.groups, groups), (site, index)) {
+        steps.add(RouteStep::Release(release));
+    }
+    let otherwise = route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
+        Action::App(mounted) => app(mounted),
+        _ => proxy(),
+    });
+    let handler = match (handler, otherwise) {
+        (Handler::Files(files), Some(otherwise)) => {
+            steps.add(RouteStep::Files(files));
+            otherwise
+        }
+        (handler, _) => handler,
+    };
     let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
+        steps,
         handler,
-        otherwise: route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
-            Action::App(mounted) => app(mounted),
-            _ => proxy(),
-        }),
         path_rules: None,
         strip: Strip(strip),
         prefix: route_prefix(route),
         keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
-        body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
-        body_ms: ms(settings.body_timeout),
-        write_ms: ms(settings.write_timeout),
-        bandwidth: settings.bandwidth.map(bandwidth),
-        // A fixed response is intentional, so it is not replaced by an error page.
-        intercepts_errors: settings.intercept_errors && !matches!(route.action, Action::Respond(_)),
+        limits: RouteLimits {
+            compression: settings.compress.map(|compress| Rc::new(compression(compress))),
+            body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
+            body_ms: ms(settings.body_timeout),
+            write_ms: ms(settings.write_timeout),
+        },
         edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
-        client_access: ClientAccess::of_route(&config.sites[site], route),
-        auth: plan.auth.of_route(
-            config,
-            (site, index),
-            asked,
-            core_context.map(|of| (of.core, of.notices)).unzip(),
-        ),
-        cors: settings.cors.map(cors::rules),
-        rates: plan.limits.of(site, owner, core_context.map(|of| of.notices)).map(Rc::new),
-        queue: plan.queues.of(site, (index, route), core_context.map(|of| of.notices)),
         label: core_context
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
-        cache: route_cache(plan, (site, index), core_context),
-        replacement: RouteReplacement::new(settings.replace),
-        compression: settings.compress.map(|compress| Rc::new(compression(compress))),
-        release: release(&plan.releases, config, (&plan.groups, groups), (site, index)),
         branches: Vec::new(),
-        guard: None,
-        internals: None,
-        is_direct: false,
     })
+}
+
+/// Returns the steps of a route that follow from its own settings. `proxy` makes the proxy for the server of
+/// an `auth` directive.
+fn steps(
+    plan: &ServerPlan,
+    core_context: Option<CoreContext<'_>>,
+    (site, index): (usize, usize),
+    proxy: impl FnOnce(&config::Auth) -> Option<Proxy>,
+) -> RouteSteps {
+    let config = &plan.config;
+    let route = &config.sites[site].routes[index];
+    let settings = config.settings(Some(site), Some(index));
+    let notices = core_context.map(|of| of.notices);
+    let mut steps = RouteSteps::default();
+    if let Some(cors) = settings.cors {
+        let cors = Rc::new(RouteCors::new(cors));
+        steps.add(RouteStep::CorsFields(cors.clone()));
+        steps.add(RouteStep::Cors(cors));
+    }
+    let access = ClientAccess::of_route(&config.sites[site], route);
+    if !access.admits_all() {
+        steps.add(RouteStep::Access(RouteAccess(access)));
+    }
+    let cache = route_cache(plan, (site, index), core_context);
+    let owner = route.part_of.as_ref().map_or(index, |part| part.route);
+    if let Some(rates) = plan.limits.of(site, owner, notices) {
+        let counted = if cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
+        steps.add(RouteStep::Limit(Rc::new(rates), counted));
+    }
+    let core = core_context.map(|of| of.core);
+    if let Some(auth) = plan.auth.of_route(config, (site, index), proxy, (core, notices)) {
+        steps.add(RouteStep::Auth(auth));
+    }
+    if let Some(replacement) = RouteReplacement::new(settings.replace) {
+        steps.add(RouteStep::Replace(replacement));
+    }
+    // A fixed response is intentional, so it is not replaced by an error page.
+    if settings.intercept_errors && !matches!(route.action, Action::Respond(_)) {
+        steps.add(RouteStep::InterceptErrors);
+    }
+    if let Some(limit) = settings.bandwidth {
+        steps.add(RouteStep::Bandwidth(bandwidth(limit)));
+    }
+    if let Some(cache) = cache {
+        steps.add(RouteStep::Cache(cache));
+    }
+    if let Some(queue) = plan.queues.of(site, (index, route), notices) {
+        steps.add(RouteStep::Queue(queue));
+    }
+    steps
 }
 
 fn bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
@@ -498,10 +551,17 @@ fn internal_routes(
         let route = &config.sites[site].routes[index];
         let opened = Files::new(route_files(config, (site, index), files, cores, notices));
         let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
+        let steps = &mut routes[index].steps;
         let guards = RouteGuards {
-            client_access: std::mem::take(&mut routes[index].client_access),
+            client_access: match steps.take(StepKind::Access) {
+                Some(RouteStep::Access(RouteAccess(access))) => access,
+                _ => ClientAccess::default(),
+            },
             rates: plan.limits.of_route(site, index, notices),
-            auth: routes[index].auth.take(),
+            auth: match steps.take(StepKind::Auth) {
+                Some(RouteStep::Auth(auth)) => Some(auth),
+                _ => None,
+            },
         };
         Ok((Strip(stripped(route, &files.strip_prefix)), opened, guards))
     })

@@ -24,6 +24,7 @@ use crate::auth::basic::{PasswordPlan, SharedPasswords};
 use crate::auth::jwt::{JwtPlan, JwtRoute};
 pub use crate::auth::signed::keys_of as url_keys;
 use crate::auth::signed::{SignedPlan, SignedUrls};
+use crate::flow::Flow;
 
 /// Authentication state of a configuration, shared by all cores.
 pub struct AuthPlan {
@@ -146,25 +147,28 @@ pub fn has_several_authorizations(request: &Request<'_>) -> bool {
     head.fields.named(Name::Authorization).nth(1).is_some()
 }
 
-/// Authenticates a request. Returns `false` if the request has been answered.
-///
-/// # Errors
-/// The client is gone.
-pub async fn admit(auth: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    let Some(RouteAuth { removed, check }) = auth else { return Ok(true) };
-    if !removed.is_empty() {
-        x.amend(removed, &Fields::new());
-    }
-    if !matches!(check, None | Some(AuthCheck::Signed(_))) && has_several_authorizations(&x.request()) {
-        x.refuse(Status::BAD_REQUEST, SEVERAL).await?;
-        return Ok(false);
-    }
-    match check {
-        None => Ok(true),
-        Some(AuthCheck::Passwords(auth)) => basic::admit(auth, x).await,
-        // Boxed because the future is large.
-        Some(AuthCheck::Ask(auth)) => Box::pin(auth.admit(x)).await,
-        Some(AuthCheck::Jwt(auth)) => Box::pin(auth.admit(x)).await,
-        Some(AuthCheck::Signed(auth)) => auth.admit(x).await,
+impl RouteAuth {
+    /// Authenticates a request.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
+        let RouteAuth { removed, check } = self;
+        if !removed.is_empty() {
+            exchange.amend(removed, &Fields::new());
+        }
+        let Some(check) = check else { return Ok(Flow::Continue) };
+        if !matches!(check, AuthCheck::Signed(_)) && has_several_authorizations(&exchange.request()) {
+            exchange.refuse(Status::BAD_REQUEST, SEVERAL).await?;
+            return Ok(Flow::Answered);
+        }
+        let is_admitted = match check {
+            AuthCheck::Passwords(auth) => basic::admit(auth, exchange).await?,
+            // Boxed because the future is large.
+            AuthCheck::Ask(auth) => Box::pin(auth.admit(exchange)).await?,
+            AuthCheck::Jwt(auth) => Box::pin(auth.admit(exchange)).await?,
+            AuthCheck::Signed(auth) => auth.admit(exchange).await?,
+        };
+        Ok(Flow::of_admission(is_admitted))
     }
 }

@@ -11,7 +11,7 @@ use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, MemoryBudget, Request, Sources};
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
-use super::GuardStep;
+use crate::flow::Flow;
 use crate::limit::add_client;
 
 /// Maximum networks that are counted, networks that are trapped, and pages that are remembered, for each
@@ -109,15 +109,15 @@ impl CrawlerRule {
     }
 
     /// Refuses a request of a crawler, except for robots.txt.
-    pub(super) async fn begin(&self, x: &mut Exchange<'_>) -> Result<GuardStep, Fault> {
+    pub(super) async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
         let request = x.request();
         if request.path() == ROBOTS_PATH {
             let is_read = matches!(request.method(), Method::Get | Method::Head);
             let is_made = is_read && self.robots.is_some();
-            return Ok(if is_made { GuardStep::Robots } else { GuardStep::Serve });
+            return Ok(if is_made { Flow::Robots } else { Flow::Continue });
         }
         if self.except.contains(request.client().address) {
-            return Ok(GuardStep::Serve);
+            return Ok(Flow::Continue);
         }
         let is_denied = |(id, _, agent): (Name, _, _)| id == Name::UserAgent && self.denies(agent);
         if !self.denied.is_empty() && request.fields().any(is_denied) {
@@ -130,13 +130,13 @@ impl CrawlerRule {
             return refuse(x, "this address was asked for although /robots.txt forbids it: try again later")
                 .await;
         }
-        let Some(retry_ns) = self.exceeds(&request, now_ns) else { return Ok(GuardStep::Serve) };
+        let Some(retry_ns) = self.exceeds(&request, now_ns) else { return Ok(Flow::Continue) };
         self.shared.by_pages.add(1);
         let mut fields = Fields::new();
         fields.push(Name::RetryAfter, retry_ns.div_ceil(1_000_000_000).max(1).to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         x.refuse_with(TOO_MANY, "too many different pages: try again later", &fields).await?;
-        Ok(GuardStep::Answered)
+        Ok(Flow::Answered)
     }
 
     /// Whether a `User-Agent` contains a refused product token.
@@ -207,11 +207,11 @@ impl CrawlerRule {
     }
 }
 
-async fn refuse(x: &mut Exchange<'_>, reason: &'static str) -> Result<GuardStep, Fault> {
+async fn refuse(x: &mut Exchange<'_>, reason: &'static str) -> Result<Flow, Fault> {
     let mut fields = Fields::new();
     fields.push(Name::CacheControl, b"no-store");
     x.refuse_with(Status::FORBIDDEN, reason, &fields).await?;
-    Ok(GuardStep::Answered)
+    Ok(Flow::Answered)
 }
 
 /// Whether a path ends with an extension of [`ASSETS`].

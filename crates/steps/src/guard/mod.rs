@@ -8,6 +8,8 @@ use http::{Fields, Name, Status};
 pub use maintenance::{MaintenanceRule, MaintenanceShared};
 use net::{Exchange, Fault};
 
+use crate::flow::Flow;
+
 /// Maintenance and crawler rules of a site, on one core.
 #[derive(Default)]
 pub struct SiteGuard {
@@ -17,31 +19,20 @@ pub struct SiteGuard {
     pub crawlers: Option<CrawlerRule>,
 }
 
-/// Outcome of [`SiteGuard::begin`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuardStep {
-    /// The request goes to its route.
-    Serve,
-    /// The generated robots.txt is requested. A file of the site's own takes precedence.
-    Robots,
-    /// The request has been answered.
-    Answered,
-}
-
 impl SiteGuard {
     /// Applies the rules to a request.
     ///
     /// # Errors
     /// The client is gone.
-    pub async fn begin(&self, x: &mut Exchange<'_>) -> Result<GuardStep, Fault> {
+    pub async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
         if let Some(maintenance) = &self.maintenance
             && maintenance.answer(x).await?
         {
-            return Ok(GuardStep::Answered);
+            return Ok(Flow::Answered);
         }
         match &self.crawlers {
-            Some(crawlers) => crawlers.begin(x).await,
-            None => Ok(GuardStep::Serve),
+            Some(crawlers) => crawlers.run(x).await,
+            None => Ok(Flow::Continue),
         }
     }
 

@@ -10,6 +10,8 @@ pub use mirror::{MirrorRule, MirrorShared};
 use net::{Exchange, Fault};
 pub use split::SplitRule;
 
+use crate::flow::Flow;
+
 /// Release rules of a route, applied before its handler.
 #[derive(Default)]
 pub struct Release {
@@ -21,31 +23,20 @@ pub struct Release {
     pub split: Option<SplitRule>,
 }
 
-/// Outcome of [`Release::begin`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReleaseStep {
-    /// The route's own handler serves the request.
-    Serve,
-    /// The branch with this index serves the request.
-    Branch(usize),
-    /// The request has been answered.
-    Answered,
-}
-
 impl Release {
     /// Applies the rules to a request.
     ///
     /// # Errors
     /// The client is gone, or a fault closes its connection.
-    pub async fn begin(&self, x: &mut Exchange<'_>) -> Result<ReleaseStep, Fault> {
+    pub async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
         if let Some(faults) = &self.faults
             && !faults.inject(x).await?
         {
-            return Ok(ReleaseStep::Answered);
+            return Ok(Flow::Answered);
         }
         if let Some(mirror) = &self.mirror {
             mirror.copy(x);
         }
-        Ok(self.split.as_ref().map_or(ReleaseStep::Serve, |split| ReleaseStep::Branch(split.choose(x))))
+        Ok(self.split.as_ref().map_or(Flow::Continue, |split| Flow::Branch(split.choose(x))))
     }
 }

@@ -1,0 +1,187 @@
+//! Handlers of routes.
+
+use std::rc::Rc;
+
+use cache_handler::handler::CachedHandler;
+use files::{FileOutcome, Files};
+use hosting::workers::Mounted;
+use http::{Fields, Status, Template, Variable};
+use net::{Exchange, Fault, pin_in_place};
+use proxy::Proxy;
+
+use super::Route;
+use crate::edits::values;
+use crate::pages;
+use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
+use crate::request_path::RequestPath;
+use crate::templates::FilledResponse;
+
+/// Handler of a route.
+pub enum Handler {
+    /// Files of a directory.
+    Files(Box<Files>),
+    /// Upstream servers.
+    Proxy(Proxy),
+    /// PHP scripts.
+    Php(Box<PhpRoute>),
+    /// A hosted application.
+    App(Mounted),
+    /// A redirect.
+    Redirect {
+        /// Value of `Location`.
+        to: Template,
+        /// Redirect status (3xx).
+        status: Status,
+    },
+    /// A fixed response.
+    Respond {
+        /// Status of the response.
+        status: Status,
+        /// Header fields of the response.
+        fields: Fields,
+        /// Body of the response.
+        body: Vec<u8>,
+    },
+    /// A fixed response with variables in its body.
+    Fill(Box<FilledResponse>),
+}
+
+impl Handler {
+    /// Returns the files that the handler serves, if any.
+    pub(super) fn files(&self) -> Option<&Files> {
+        match self {
+            Handler::Files(files) => Some(files),
+            Handler::Php(php) => Some(&php.files),
+            _ => None,
+        }
+    }
+
+    /// Whether an upstream server or application responds: its responses may be stored, and may name files.
+    #[must_use]
+    pub fn is_backend(&self) -> bool {
+        matches!(self, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_))
+    }
+
+    /// Serves a request. `path` has the script of a PHP route that has been found already.
+    ///
+    /// # Errors
+    /// The client is gone, or a response in progress cannot be completed.
+    pub(super) async fn serve(
+        &self,
+        exchange: &mut Exchange<'_>,
+        route: &Route,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        match self {
+            Handler::Proxy(proxy) => proxy.serve(exchange).await,
+            Handler::App(app) => app.serve(exchange, &path.kept(exchange, route.keeps_encoded_slashes)).await,
+            // Boxed, because it would make the future of every other request larger.
+            Handler::Php(php) => pin_in_place(|| php.serve(exchange, route, path)).await,
+            Handler::Files(files) => {
+                match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
+                    FileOutcome::Done => Ok(()),
+                    FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+                }
+            }
+            Handler::Redirect { to, status } => redirect(exchange, to, *status, &route.prefix).await,
+            Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
+                exchange.refuse(*status, pages::why(*status)).await
+            }
+            Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
+            Handler::Fill(response) => response.serve(exchange, &route.prefix).await,
+        }
+    }
+}
+
+async fn redirect(
+    exchange: &mut Exchange<'_>,
+    to: &Template,
+    status: Status,
+    prefix: &[u8],
+) -> Result<(), Fault> {
+    let mut location = Vec::new();
+    to.write(&mut location, &values(exchange, prefix));
+    // `$rest` may begin with a slash if empty segments are kept. A leading `//` would be read as a host name.
+    if !to.start().starts_with("//") && location.starts_with(b"//") {
+        let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
+        location.drain(..slashes - 1);
+    }
+    let mut fields = Fields::new();
+    let nameless = to.uses(&Variable::Host) && exchange.request().authority().is_empty();
+    if nameless || fields.try_push(b"Location", &location).is_err() {
+        let reason = "the redirect target for this address is not valid";
+        return exchange.refuse(Status::BAD_REQUEST, reason).await;
+    }
+    exchange.refuse_with(status, "the page is at another address", &fields).await
+}
+
+/// Outcome of [`PhpRoute::find_script`].
+pub(super) enum PhpServed {
+    /// The request has been answered.
+    Done,
+    /// The script of this path is to be run.
+    Script(RequestPath),
+}
+
+impl PhpRoute {
+    /// Sends the file of a request, or returns the script that is to be run.
+    ///
+    /// # Errors
+    /// The client is gone, or a file cannot be read.
+    pub(super) async fn find_script(
+        &self,
+        exchange: &mut Exchange<'_>,
+        route: &Route,
+        path: &RequestPath,
+    ) -> Result<PhpServed, Fault> {
+        let kept = path.kept(exchange, false);
+        match self.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
+            PhpTarget::Done => Ok(PhpServed::Done),
+            PhpTarget::Missing(reason) => {
+                exchange.refuse(Status::NOT_FOUND, reason).await?;
+                Ok(PhpServed::Done)
+            }
+            PhpTarget::Script(mut script) => {
+                if route.keeps_encoded_slashes {
+                    script.info = path.end_like(&script.info, &exchange.request()).to_vec();
+                }
+                Ok(PhpServed::Script(RequestPath { script: Some(Rc::new(script)), ..path.clone() }))
+            }
+        }
+    }
+
+    async fn serve(
+        &self,
+        exchange: &mut Exchange<'_>,
+        route: &Route,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        if path.script.is_some() {
+            return self.run(exchange, path.script.as_deref()).await;
+        }
+        match self.find_script(exchange, route, path).await? {
+            PhpServed::Done => Ok(()),
+            PhpServed::Script(path) => self.run(exchange, path.script.as_deref()).await,
+        }
+    }
+}
+
+/// The route behind its cache.
+pub(super) struct CachedRoute {
+    pub(super) route: Rc<Route>,
+    pub(super) path: RequestPath,
+}
+
+impl CachedHandler for CachedRoute {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.route.serve_handler(exchange, &self.path).await
+    }
+
+    fn cancels_left(&self) -> bool {
+        match &self.route.handler {
+            Handler::Proxy(proxy) => proxy.cancels_left(),
+            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
+            _ => false,
+        }
+    }
+}

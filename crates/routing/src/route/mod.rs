@@ -1,0 +1,227 @@
+//! Routes: their steps and handlers, and how a request passes through them.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use http::{Method, Reject};
+use net::{Exchange, Fault, RouteLimits, pin_in_place};
+use steps::flow::Flow;
+
+use crate::edits::RouteEdits;
+use crate::path_rules::PathRules;
+use crate::request_path::{RequestPath, Strip};
+
+mod handler;
+mod step;
+
+pub use handler::Handler;
+use handler::{CachedRoute, PhpServed};
+pub(crate) use step::guarded;
+pub use step::{RouteStep, RouteSteps, StepKind};
+
+/// A route on one core.
+pub struct Route {
+    /// Steps before and around the handler.
+    pub steps: RouteSteps,
+    /// Handler of requests that pass all steps.
+    pub handler: Handler,
+    /// Captures and rewrites of the path.
+    pub path_rules: Option<Rc<PathRules>>,
+    /// Prefix removed from the path for files.
+    pub strip: Strip,
+    /// Part of the route's path before the final `*`, for `$rest`.
+    pub prefix: Vec<u8>,
+    /// Whether paths with encoded slashes are accepted. Files never accept them.
+    pub keeps_encoded_slashes: bool,
+    /// Body limit, timeouts and compression.
+    pub limits: RouteLimits,
+    /// Edits of response fields.
+    pub edits: RouteEdits,
+    /// Label under which requests are counted.
+    pub label: usize,
+    /// Branches of the split.
+    pub branches: Vec<Rc<Route>>,
+}
+
+/// A request on its way through the steps of its route.
+pub(crate) struct RoutedRequest<'r> {
+    /// The route, or the branch of its split.
+    route: &'r Rc<Route>,
+    path: Cow<'r, RequestPath>,
+}
+
+impl RoutedRequest<'_> {
+    /// Makes the path visible as upstream servers and applications receive it, unless files may be served.
+    ///
+    /// # Errors
+    /// 400 for an invalid path.
+    fn pass_path_on(&mut self, exchange: &mut Exchange<'_>) -> Result<(), Reject> {
+        if !self.route.serves_files()
+            && let Some(passed) = self.path.passed_on(exchange)?
+        {
+            if let Some(rules) = &self.route.path_rules {
+                rules.capture(exchange, &passed);
+            }
+            self.path = Cow::Owned(passed);
+        }
+        Ok(())
+    }
+}
+
+impl Route {
+    /// Serves a request by the handler alone. The route has no steps.
+    ///
+    /// # Errors
+    /// Those of the handler.
+    pub(crate) async fn serve_directly(
+        &self,
+        exchange: &mut Exchange<'_>,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        self.edits.make(exchange, &self.prefix);
+        exchange.set_label(self.label);
+        let passed = if self.handler.files().is_some() { None } else { path.passed_on(exchange)? };
+        let path = passed.as_ref().unwrap_or(path);
+        self.begin(exchange, path)?;
+        self.handler.serve(exchange, self, path).await
+    }
+
+    /// Serves a request: runs the steps in order, and then the handler.
+    ///
+    /// # Errors
+    /// Those of the steps and the handler.
+    pub(crate) async fn serve(
+        self: &Rc<Route>,
+        exchange: &mut Exchange<'_>,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        if let Some(rules) = &self.path_rules {
+            rules.capture(exchange, path);
+        }
+        self.edits.make(exchange, &self.prefix);
+        exchange.set_label(self.label);
+        let mut request = RoutedRequest { route: self, path: Cow::Borrowed(path) };
+        let mut steps = self.steps.before_handler();
+        while let Some((step, rest)) = steps.split_first() {
+            steps = match step.run(exchange, &mut request).await? {
+                Flow::Continue => rest,
+                Flow::Branch(branch) => {
+                    request.route = &self.branches[branch];
+                    exchange.set_label(request.route.label);
+                    request.route.steps.after_release()
+                }
+                Flow::Answered | Flow::Robots => return Ok(()),
+            };
+        }
+        request.pass_path_on(exchange)?;
+        let RoutedRequest { route, path } = request;
+        route.begin(exchange, &path)?;
+        route.serve_content(exchange, &path).await
+    }
+
+    /// Serves a request that has passed the steps before the handler.
+    async fn serve_content(
+        self: &Rc<Route>,
+        exchange: &mut Exchange<'_>,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        if let Handler::Php(php) = &self.handler {
+            // Boxed, because it would make the future of every other request larger.
+            return match pin_in_place(|| php.find_script(exchange, self, path)).await? {
+                PhpServed::Done => Ok(()),
+                PhpServed::Script(path) => self.serve_cached(exchange, &path).await,
+            };
+        }
+        if let Some(files) = self.steps.files() {
+            // Files are served for GET and HEAD only, and no file name contains a slash.
+            let is_for_files = matches!(exchange.request().method(), Method::Get | Method::Head);
+            if is_for_files
+                && !path.has_encoded_slash
+                && files.serve(exchange, self.strip.below(&path.kept(exchange, false))).await?.is_done()
+            {
+                return Ok(());
+            }
+            if let Some(passed) = path.passed_on(exchange)? {
+                return self.serve_cached(exchange, &passed).await;
+            }
+        }
+        self.serve_cached(exchange, path).await
+    }
+
+    /// Serves a request from the cache in front of the handler, if there is one.
+    async fn serve_cached(
+        self: &Rc<Route>,
+        exchange: &mut Exchange<'_>,
+        path: &RequestPath,
+    ) -> Result<(), Fault> {
+        let Some(cache) = self.steps.cache().filter(|_| self.handler.is_backend()) else {
+            return self.serve_handler(exchange, path).await;
+        };
+        let origin = || CachedRoute { route: self.clone(), path: path.clone() };
+        let counted = self.steps.rates().filter(|rates| rates.counts_misses());
+        cache.serve(exchange, origin, counted).await
+    }
+
+    /// Serves a request by the handler, after waiting in the queue of the route.
+    async fn serve_handler(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+        let Some(queue) = self.steps.queue() else { return self.serve_admitted(exchange, path).await };
+        let Some(permit) = queue.admit(exchange).await? else { return Ok(()) };
+        // The permit is returned below or, if the client has left, when the last task for the request ends.
+        exchange.set_handler_place(Some(Rc::new(permit)));
+        let served = self.serve_admitted(exchange, path).await;
+        exchange.set_handler_place(None);
+        served
+    }
+
+    /// Serves a request that has passed the queue, and sends the file that the response names, if any.
+    async fn serve_admitted(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+        let internals = self.steps.internals().filter(|_| self.handler.is_backend());
+        if internals.is_some() {
+            exchange.let_name_files();
+        }
+        let outcome = self.handler.serve(exchange, self, path).await;
+        match (internals, exchange.take_named_file()) {
+            // Boxed because it is rare.
+            (Some(internals), Some(file)) => {
+                Box::pin(crate::internal::send(internals, self.steps.auth(), exchange, file)).await
+            }
+            _ => outcome,
+        }
+    }
+
+    /// Whether the route or one of its branches serves files.
+    fn serves_files(&self) -> bool {
+        self.handler.files().is_some()
+            || self.steps.files().is_some()
+            || self.branches.iter().any(|branch| branch.serves_files())
+    }
+
+    /// Refuses a path that the route does not accept, and applies the route's limits.
+    ///
+    /// # Errors
+    /// 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
+    /// file name contains a slash. 413 if the announced length of the body exceeds the limit.
+    fn begin(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+        self.refuse_encoded_slash(path)?;
+        if path.has_encoded_slash && matches!(self.handler, Handler::Files(_)) {
+            return Err(ENCODED_SLASH.into());
+        }
+        exchange.apply_limits(&self.limits)
+    }
+
+    /// Returns the path rules if the route only rewrites the path.
+    pub(crate) fn search(&self) -> Option<&PathRules> {
+        self.path_rules.as_deref().filter(|rules| rules.is_search)
+    }
+
+    /// Refuses a path with an encoded slash, unless the route keeps it. Called before a rewrite, which may
+    /// drop the slash.
+    ///
+    /// # Errors
+    /// 400.
+    pub(crate) fn refuse_encoded_slash(&self, path: &RequestPath) -> Result<(), Reject> {
+        if path.has_encoded_slash && !self.keeps_encoded_slashes { Err(ENCODED_SLASH) } else { Ok(()) }
+    }
+}
+
+const ENCODED_SLASH: Reject = Reject::bad("encoded slash or backslash in path");
