@@ -474,13 +474,13 @@ static int begin_call(komainu_request *request) {
     return task ? 0 : -1;
 }
 
-PyObject *asgi_claim(Seat *seat, PyObject *most) {
+PyObject *asgi_claim(komainu_worker *worker, PyObject *most) {
     long room = PyLong_AsLong(most), at;
     if (room == -1 && PyErr_Occurred())
         return NULL;
     for (at = 0; at < room; at++) {
         komainu_request *request;
-        int code = komainu_next(seat->worker, 0, &request);
+        int code = komainu_next(worker, 0, &request);
         if (code == KOMAINU_RETIRED && at == 0)
             return known(Py_None);
         if (code != KOMAINU_OK)

@@ -11,7 +11,9 @@
 #ifndef KOMAINU_ASGI_H
 #define KOMAINU_ASGI_H
 
-#include "native.h"
+#include "common.h"
+#include "head.h"
+#include "text.h"
 
 /* The kind and the length of a record. */
 #define RECORD_HEAD_BYTES 5
@@ -67,6 +69,12 @@ int scope_prepare(PyObject *constants);
 PyObject *scope_new(Call *call);
 
 /* ---- asgi.c ---- */
+
+int asgi_init(PyObject *module);
+/* seat.claim(most) -> the number of requests claimed, or None if the worker must exit. */
+PyObject *asgi_claim(komainu_worker *worker, PyObject *most);
+/* prepare_asgi(constants of scopes, state, extensions of HTTP and of WebSockets, begin, wait_to_receive, wait_to_send) */
+PyObject *asgi_prepare(PyObject *module, PyObject *arguments);
 
 /* Ends the response. */
 int call_end(Call *self);

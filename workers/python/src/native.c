@@ -1,38 +1,8 @@
-/* The module: seats, and the life cycle of the process. */
-#include "native.h"
+/* The native module of the Python worker: seats, and the life cycle of the process. */
+#include "asgi.h"
+#include "wsgi.h"
 
 #include <pthread.h>
-#include <string.h>
-
-PyObject *gone_class;
-int is_copy, leaving;
-
-int check(int64_t code) {
-    if (code >= 0)
-        return 0;
-    if (code == KOMAINU_CANCELLED)
-        PyErr_SetString(gone_class, "nobody waits for this answer any more");
-    else
-        PyErr_SetString(PyExc_OSError, komainu_error((int)code));
-    return -1;
-}
-
-PyObject *intern(const char *text) { return PyUnicode_InternFromString(text); }
-
-PyTypeObject *make_type(PyObject *module, const char *name, PyType_Spec *spec) {
-    PyObject *type = PyType_FromSpec(spec);
-    if (!type)
-        return NULL;
-    Py_INCREF(type);
-    if (PyModule_AddObject(module, name, type) != 0)
-        return NULL;
-    return (PyTypeObject *)type;
-}
-
-static PyObject *none(void) {
-    Py_INCREF(Py_None);
-    return Py_None;
-}
 
 static PyObject *raised(const char *error) {
     PyErr_SetString(PyExc_RuntimeError, error);
@@ -40,6 +10,12 @@ static PyObject *raised(const char *error) {
 }
 
 /* ---- seats ---- */
+
+/* A seat: one for each thread, or one for an event loop. */
+typedef struct {
+    PyObject_HEAD
+    komainu_worker *worker; /* NULL after it was released */
+} Seat;
 
 static PyTypeObject *seat_type;
 
@@ -69,9 +45,13 @@ static int must_be_held(const Seat *seat) {
     return -1;
 }
 
-static PyObject *seat_serve(Seat *self, PyObject *app) { return must_be_held(self) ? NULL : wsgi_serve(self, app); }
+static PyObject *seat_serve(Seat *self, PyObject *app) {
+    return must_be_held(self) ? NULL : wsgi_serve(&self->worker, app);
+}
 
-static PyObject *seat_claim(Seat *self, PyObject *most) { return must_be_held(self) ? NULL : asgi_claim(self, most); }
+static PyObject *seat_claim(Seat *self, PyObject *most) {
+    return must_be_held(self) ? NULL : asgi_claim(self->worker, most);
+}
 
 static PyObject *seat_fileno(Seat *self, PyObject *unused) {
     (void)unused;
@@ -88,7 +68,7 @@ static PyObject *seat_disarm(Seat *self, PyObject *unused) {
     if (must_be_held(self))
         return NULL;
     komainu_disarm(self->worker);
-    return none();
+    return known(Py_None);
 }
 
 static PyObject *seat_quiet(Seat *self, PyObject *unused) {
@@ -96,7 +76,7 @@ static PyObject *seat_quiet(Seat *self, PyObject *unused) {
     if (must_be_held(self))
         return NULL;
     komainu_quiet(self->worker);
-    return none();
+    return known(Py_None);
 }
 
 static PyObject *seat_leave(Seat *self, PyObject *unused) {
@@ -105,7 +85,7 @@ static PyObject *seat_leave(Seat *self, PyObject *unused) {
         return NULL;
     komainu_detach(self->worker);
     self->worker = NULL;
-    return none();
+    return known(Py_None);
 }
 
 static PyMethodDef seat_methods[] = {
@@ -146,14 +126,14 @@ static PyObject *life_begin(PyObject *module, PyObject *unused) {
 static PyObject *life_loaded(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return komainu_loaded() == 0 ? none() : raised("the server has closed the control socket");
+    return komainu_loaded() == 0 ? known(Py_None) : raised("the server has closed the control socket");
 }
 
 static PyObject *life_single(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     komainu_single();
-    return none();
+    return known(Py_None);
 }
 
 static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) {
@@ -162,7 +142,7 @@ static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) 
         return NULL;
     listener(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
     Py_DECREF(bytes);
-    return none();
+    return known(Py_None);
 }
 
 static PyObject *life_not_loaded(PyObject *module, PyObject *text) {
@@ -179,7 +159,7 @@ static PyObject *life_ending(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     komainu_leaving();
-    return none();
+    return known(Py_None);
 }
 
 /* order() -> True to fork, False to exit */
@@ -201,7 +181,7 @@ static PyObject *life_born(PyObject *module, PyObject *unused) {
     char error[512];
     (void)module;
     (void)unused;
-    return komainu_born(error, sizeof error) == 0 ? none() : raised(error);
+    return komainu_born(error, sizeof error) == 0 ? known(Py_None) : raised(error);
 }
 
 static PyObject *life_seats(PyObject *module, PyObject *unused) {
@@ -214,7 +194,7 @@ static PyObject *life_leave(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     leaving = 1;
-    return none();
+    return known(Py_None);
 }
 
 static PyObject *life_leaving(PyObject *module, PyObject *unused) {
@@ -260,8 +240,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     if (!gone_class || !(seat_type = make_type(module, "Seat", &seat_spec)))
         return NULL;
     Py_INCREF(gone_class);
-    if (PyModule_AddObject(module, "Gone", gone_class) != 0 || input_init(module) != 0 || wsgi_init(module) != 0 ||
-        asgi_init(module) != 0)
+    if (PyModule_AddObject(module, "Gone", gone_class) != 0 || wsgi_init(module) != 0 || asgi_init(module) != 0)
         return NULL;
     pthread_atfork(NULL, NULL, say_copy);
     return module;

@@ -1,5 +1,5 @@
 /* wsgi.input: a request's body as a file. The server has removed the framing. */
-#include "native.h"
+#include "wsgi_input.h"
 
 #include <string.h>
 
@@ -18,7 +18,8 @@ typedef struct {
 
 static PyTypeObject *input_type;
 
-Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t size) {
+/* Reads some of a body, and waits without the interpreter's lock. Returns 0 at the end, -1 with an exception. */
+static Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t size) {
     int64_t len = komainu_try_read(request, into, (size_t)size);
     if (len == KOMAINU_AGAIN) {
         Py_BEGIN_ALLOW_THREADS
