@@ -1,5 +1,5 @@
 /* An awaitable whose value is ready. */
-#include "asgi.h"
+#include "ready.h"
 
 typedef struct {
     PyObject_HEAD

@@ -1,5 +1,6 @@
 /* The messages of a WebSocket, as records of the server: komainu.h describes their format. */
-#include "asgi.h"
+#include "asgi_websocket.h"
+#include "asgi_send.h"
 
 #include <string.h>
 
@@ -73,7 +74,8 @@ PyObject *call_put_record(Call *self, PyObject *arguments) {
         return NULL;
     }
     if (self->rest || len > INT32_MAX) {
-        PyErr_SetString(PyExc_RuntimeError, self->rest ? "the send before this one has not ended" : "a message too long");
+        PyErr_SetString(PyExc_RuntimeError,
+                        self->rest ? "the send before this one has not ended" : "a message too long");
         return NULL;
     }
     if (!(self->rest = PyBytes_FromStringAndSize(NULL, RECORD_HEAD_BYTES + len)))

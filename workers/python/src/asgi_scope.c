@@ -1,5 +1,6 @@
-/* A request's scope. */
-#include "asgi.h"
+/* scope of ASGI. */
+#include "asgi_scope.h"
+#include "text.h"
 
 #include <string.h>
 
@@ -10,7 +11,8 @@ static PyObject *header_names[256];
 static unsigned length_id, coding_id;
 static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *two_text, *slash_text, *empty_text;
 static PyObject *websocket_text, *ws_text, *wss_text;
-PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
+/* Copied for each scope. */
+static PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
 
 /* Steals the reference to the value. */
 static int put(PyObject *dict, int key, PyObject *value) {
@@ -229,7 +231,8 @@ static PyObject *tls_new(Call *call) {
                  put_text(tls, "client_cert_chain", PyTuple_New(0)) != 0 ||
                  put_text(tls, "client_cert_name", known(Py_None)) != 0 ||
                  put_text(tls, "client_cert_error", known(Py_None)) != 0 ||
-                 put_text(tls, "tls_version", known(Py_None)) != 0 || put_text(tls, "cipher_suite", known(Py_None)) != 0;
+                 put_text(tls, "tls_version", known(Py_None)) != 0 ||
+                 put_text(tls, "cipher_suite", known(Py_None)) != 0;
     for (field = fields; !failed && field < fields + count; field++)
         failed = put_tls_variable(tls, field) != 0;
     if (failed)
@@ -293,15 +296,18 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
 PyObject *scope_new(Call *call) {
     PyObject *scope = PyDict_Copy(scope_template), *headers = PyList_New(0);
     int failed = !scope || !headers || fill_scope(scope, headers, call) != 0 ||
-                 PyDict_SetItem(scope, keys[HEADERS], headers) != 0 || put(scope, STATE, PyDict_Copy(scope_state)) != 0 ||
-                 put(scope, EXTENSIONS, extensions_new(call)) != 0;
+                 PyDict_SetItem(scope, keys[HEADERS], headers) != 0 ||
+                 put(scope, STATE, PyDict_Copy(scope_state)) != 0 || put(scope, EXTENSIONS, extensions_new(call)) != 0;
     Py_XDECREF(headers);
     if (failed)
         Py_CLEAR(scope);
     return scope;
 }
 
-int scope_prepare(PyObject *constants) {
+int scope_prepare(PyObject *constants, PyObject *state, PyObject *http, PyObject *socket) {
+    scope_state = known(state);
+    http_extensions = known(http);
+    socket_extensions = known(socket);
     return (scope_template = PyDict_Copy(constants)) && PyDict_SetItem(scope_template, keys[SCHEME], http_text) == 0 &&
                    PyDict_SetItem(scope_template, keys[QUERY], empty_bytes) == 0 &&
                    PyDict_SetItem(scope_template, keys[ROOT_PATH], empty_text) == 0
@@ -328,9 +334,9 @@ static int init_names(void) {
 
 int scope_init(void) {
     return init_names() == 0 && (get_text = intern("GET")) && (http_text = intern("http")) &&
-                   (one_one_text = intern("1.1")) && (one_zero_text = intern("1.0")) && (two_text = intern("2")) && (slash_text = intern("/")) &&
-                   (empty_text = intern("")) && (websocket_text = intern("websocket")) && (ws_text = intern("ws")) &&
-                   (wss_text = intern("wss"))
+                   (one_one_text = intern("1.1")) && (one_zero_text = intern("1.0")) && (two_text = intern("2")) &&
+                   (slash_text = intern("/")) && (empty_text = intern("")) &&
+                   (websocket_text = intern("websocket")) && (ws_text = intern("ws")) && (wss_text = intern("wss"))
                ? 0
                : -1;
 }
