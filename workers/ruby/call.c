@@ -2,9 +2,17 @@
  * Komainu::Call: one request for the Ruby half. It is also the value of env["rack.early_hints"], where it is called with
  * headers, and of env["rack.hijack"], where it is called without arguments.
  */
-#include "native.h"
+#include "call.h"
+#include "head.h"
+
+/*
+ * Number of bytes of a response that fit into its slot, so that writing them does not block. If the channel is
+ * smaller, the other threads of the process have to wait too.
+ */
+#define UNWAITED_BYTES_MAX (16 * 1024)
 
 VALUE gone_class;
+int sends_files;
 
 static size_t call_size(const void *held) {
     (void)held;
@@ -118,7 +126,7 @@ void call_write(struct call *held, VALUE piece, int more) {
     RB_GC_GUARD(piece);
 }
 
-void call_file(struct call *held, int fd, uint64_t len) {
+void call_send_file(struct call *held, int fd, uint64_t len) {
     struct wait wait = {held, SEND_FILE, NULL, len, fd, 0, 0};
     call_check(run_unlocked(&wait));
 }
@@ -220,9 +228,24 @@ static VALUE hijack(VALUE self) {
     return ours;
 }
 
+/* Sends early hints, unless the client does not understand interim heads or the response has begun. */
+static VALUE send_early_hints(VALUE self, VALUE headers) {
+    struct call *held = call_of(self);
+    struct head head;
+    VALUE kept;
+    call_must_be_free(held);
+    if (held->stage != NO_HEAD || !held->informs)
+        return Qnil;
+    kept = head_fill(&head, headers);
+    call_check(komainu_interim(held->request, 103, head.at, head.count));
+    RB_GC_GUARD(kept);
+    RB_GC_GUARD(head.storage);
+    return Qnil;
+}
+
 static VALUE call_call(int argc, VALUE *argv, VALUE self) {
     rb_check_arity(argc, 0, 1);
-    return argc == 0 ? hijack(self) : answer_early(self, argv[0]);
+    return argc == 0 ? hijack(self) : send_early_hints(self, argv[0]);
 }
 
 void init_call(void) {
@@ -235,6 +258,7 @@ void init_call(void) {
     rb_define_method(call_class, "write_now", call_write_now, 1);
     rb_define_method(call_class, "gone?", call_gone, 0);
     rb_define_method(call_class, "call", call_call, -1);
+    sends_files = !getenv("KOMAINU_NO_FILES");
     rb_gc_register_address(&gone_class);
     rb_gc_register_address(&call_class);
 }

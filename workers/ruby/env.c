@@ -2,7 +2,7 @@
  * A request's environment. Its keys are the same frozen strings as literals of the same text in an application, so that
  * a lookup compares addresses.
  */
-#include "native.h"
+#include "env.h"
 
 #include <string.h>
 
@@ -128,10 +128,10 @@ static const komainu_field none = {"", "", 0, 0, 0};
 
 static void put(VALUE env, int key, VALUE value) { rb_hash_aset(env, keys[key], value); }
 
-VALUE env_new(struct exchange *x) {
+VALUE env_new(VALUE call, struct call *held, VALUE replied, VALUE *input) {
     VALUE env = rb_hash_dup(template);
     const komainu_field *fields, *field, *target = &none, *script = NULL, *query = &none;
-    size_t count = komainu_fields(x->held->request, &fields);
+    size_t count = komainu_fields(held->request, &fields);
     uint64_t seen[4] = {0, 0, 0, 0};
     int has_body = 0, small = 0, is_shared = 0;
     for (field = fields; field < fields + count; field++) {
@@ -149,7 +149,7 @@ VALUE env_new(struct exchange *x) {
         case KOMAINU_SERVER_PORT: put(env, PORT, text_of(field)); break;
         case KOMAINU_PROTOCOL: {
             VALUE protocol = protocol_of(field);
-            x->held->informs = protocol != one_zero_text;
+            held->informs = protocol != one_zero_text;
             is_shared = protocol != one_zero_text && protocol != one_one_text;
             put(env, PROTOCOL, protocol);
             put(env, VERSION, protocol);
@@ -185,16 +185,16 @@ VALUE env_new(struct exchange *x) {
     put(env, PATH, path_of(target, script));
     put(env, QUERY, text_of(query));
     put(env, URI, text_of(target));
-    x->input = has_body ? rb_class_new_instance(1, &x->call, small ? small_input_class : input_class) : empty_input;
-    put(env, INPUT, x->input);
-    put(env, HINTS, x->call);
+    *input = has_body ? rb_class_new_instance(1, &call, small ? small_input_class : input_class) : empty_input;
+    put(env, INPUT, *input);
+    put(env, HINTS, call);
     if (is_shared) /* an HTTP/2 connection is shared with other requests, so it cannot be hijacked */
         put(env, MAY_HIJACK, Qfalse);
     else
-        put(env, HIJACK, x->call);
-    x->held->env = env;
+        put(env, HIJACK, call);
+    held->env = env;
     put(env, FINISHED, rb_ary_new());
-    put(env, REPLIED, x->replied);
+    put(env, REPLIED, replied);
     return env;
 }
 

@@ -1,10 +1,10 @@
-/* Seats, the loop that claims and answers requests, and the life cycle of the process. */
-#include "native.h"
+/* The native module of the Ruby worker: seats, the loop over requests, and the life cycle of the process. */
+#include "call.h"
+#include "env.h"
+#include "exchange.h"
+#include "head.h"
 
 #include <pthread.h>
-
-VALUE komainu_module;
-int is_copy;
 
 /* Number of requests that the threads of this process are answering. */
 static int held_requests;
@@ -80,7 +80,7 @@ static VALUE serve(VALUE data) {
         int state;
         x.call = call_new(claim.request, &x.held);
         held_requests++;
-        state = answer(&x);
+        state = run_exchange(&x);
         held_requests--;
         if (state)
             rb_jump_tag(state);
@@ -204,7 +204,8 @@ RUBY_FUNC_EXPORTED void Init_komainu(void) {
     rb_define_module_function(komainu_module, "born", life_born, 0);
     rb_define_module_function(komainu_module, "seats", life_seats, 0);
     pthread_atfork(NULL, NULL, say_copy);
+    init_head();
     init_call();
     init_env();
-    init_answer();
+    init_exchange();
 }

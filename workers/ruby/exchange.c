@@ -1,13 +1,13 @@
-/* An application's response: head, body, end, and failures. */
-#include "native.h"
+/* One exchange: calls the application, sends its response, and handles its failures. */
+#include "exchange.h"
+#include "env.h"
+#include "head.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Fields that need no allocation. */
-#define FIELDS_INLINE 32
 /* Minimum size for which the worker adds a missing Content-Length; for smaller bodies the server adds it. */
 #define LENGTH_FROM_BYTES (32 * 1024)
 /* The abort reason that is sent to the server if the application fails. */
@@ -15,115 +15,9 @@
 /* The abort reason if the application ends the worker. */
 #define WORKER_ENDED 17
 
-static ID id_call, id_close, id_each, id_to_path, id_fields, id_failed, id_serve, id_finished, id_replied;
-static VALUE stream_class, length_name;
-/* Whether the server can receive descriptors from this process. */
-int sends_files;
-
-/*
- * ---- heads ----
- *
- * Fields point into Ruby's strings, which the garbage collector moves when it compacts. So nothing runs or allocates in
- * Ruby between head_fill and the write of the head.
- */
-
-struct head {
-    komainu_field fields[FIELDS_INLINE];
-    komainu_field *at;
-    size_t count, room;
-    VALUE storage; /* holds the fields if there are many */
-    VALUE hijack;  /* the value of rack.hijack */
-    VALUE length;  /* the value of Content-Length */
-    int odd;       /* not only strings: conversion is needed first */
-};
-
-static void head_begin(struct head *head, komainu_field *at, size_t room) {
-    head->at = at;
-    head->count = 0;
-    head->room = room;
-    head->hijack = head->length = Qnil;
-    head->odd = 0;
-}
-
-static void add_field(struct head *head, VALUE name, const char *value, size_t len) {
-    komainu_field *field;
-    /* Fields that do not fit are only counted: see head_fill. */
-    if (head->count++ >= head->room)
-        return;
-    field = &head->at[head->count - 1];
-    field->name = RSTRING_PTR(name);
-    field->name_len = (uint32_t)RSTRING_LEN(name);
-    field->value = value;
-    field->value_len = (uint32_t)len;
-    field->id = 0;
-}
-
-/* Before Rack 3, several fields of one name were lines of one string. */
-static void add_lines(struct head *head, VALUE name, VALUE value) {
-    const char *at = RSTRING_PTR(value), *end = at + RSTRING_LEN(value), *line;
-    while ((line = memchr(at, '\n', (size_t)(end - at)))) {
-        if (line > at)
-            add_field(head, name, at, (size_t)(line - at));
-        at = line + 1;
-    }
-    if (at < end || RSTRING_LEN(value) == 0)
-        add_field(head, name, at, (size_t)(end - at));
-}
-
-static int is_named(VALUE name, const char *text, size_t len) {
-    return (size_t)RSTRING_LEN(name) == len && strncasecmp(RSTRING_PTR(name), text, len) == 0;
-}
-
-static int add_header(VALUE name, VALUE value, VALUE data) {
-    struct head *head = (struct head *)data;
-    long at;
-    if (RB_TYPE_P(name, T_STRING)) {
-        if (RSTRING_LEN(name) > 5 && memcmp(RSTRING_PTR(name), "rack.", 5) == 0) {
-            if (is_named(name, "rack.hijack", 11))
-                head->hijack = value;
-            return ST_CONTINUE;
-        }
-        if (RB_TYPE_P(value, T_STRING)) {
-            if (is_named(name, "content-length", 14))
-                head->length = value;
-            add_lines(head, name, value);
-            return ST_CONTINUE;
-        }
-        if (RB_TYPE_P(value, T_ARRAY)) {
-            for (at = 0; at < RARRAY_LEN(value); at++)
-                head->odd |= !RB_TYPE_P(RARRAY_AREF(value, at), T_STRING);
-            for (at = 0; !head->odd && at < RARRAY_LEN(value); at++)
-                add_lines(head, name, RARRAY_AREF(value, at));
-            if (!head->odd)
-                return ST_CONTINUE;
-        }
-    }
-    head->odd = 1;
-    return ST_STOP;
-}
-
-/* Returns the object that keeps the fields' texts alive. */
-static VALUE head_fill(struct head *head, VALUE headers) {
-    head->storage = Qnil;
-    head_begin(head, head->fields, FIELDS_INLINE);
-    if (RB_TYPE_P(headers, T_HASH))
-        rb_hash_foreach(headers, add_header, (VALUE)head);
-    else
-        head->odd = 1;
-    if (head->odd) {
-        headers = rb_funcallv(komainu_module, id_fields, 1, &headers);
-        head_begin(head, head->fields, FIELDS_INLINE);
-        rb_hash_foreach(headers, add_header, (VALUE)head);
-    }
-    /* One more, for a Content-Length. */
-    if (head->count >= head->room) {
-        size_t room = head->count + 1;
-        head->storage = rb_str_buf_new((long)(room * sizeof *head->at));
-        head_begin(head, (komainu_field *)RSTRING_PTR(head->storage), room);
-        rb_hash_foreach(headers, add_header, (VALUE)head);
-    }
-    return headers;
-}
+static ID id_call, id_close, id_each, id_to_path, id_failed, id_serve, id_finished, id_replied;
+/* The class that streams a response. */
+static VALUE stream_class;
 
 /* ---- bodies ---- */
 
@@ -192,16 +86,12 @@ static int status_of(VALUE status) {
     return number;
 }
 
-static void add_length(struct head *head, uint64_t len, char *digits, size_t size) {
-    add_field(head, length_name, digits, (size_t)snprintf(digits, size, "%llu", (unsigned long long)len));
-}
-
 static void stream(struct exchange *x, VALUE callee) {
     VALUE arguments[] = {x->call, x->input, callee};
     rb_funcallv(stream_class, id_serve, 3, arguments);
 }
 
-static void respond(struct exchange *x) {
+static void send_response(struct exchange *x) {
     struct head head;
     char digits[24];
     uint64_t len = 0;
@@ -219,7 +109,7 @@ static void respond(struct exchange *x) {
     if (!is_array)
         kept = head_fill(&head, kept);
     if (len >= LENGTH_FROM_BYTES && NIL_P(head.length) && status != 204 && status != 304)
-        add_length(&head, len, digits, sizeof digits);
+        head_add_length(&head, len, digits, sizeof digits);
     call_check(komainu_head(x->held->request, (uint16_t)status, head.at, head.count));
     x->held->stage = HEAD_SENT;
     RB_GC_GUARD(kept);
@@ -229,7 +119,7 @@ static void respond(struct exchange *x) {
     else if (is_array)
         write_array(x->held, body);
     else if (x->file >= 0)
-        call_file(x->held, x->file, len);
+        call_send_file(x->held, x->file, len);
     else if (rb_respond_to(body, id_each))
         rb_block_call(body, id_each, 0, NULL, write_piece, x->call);
     else
@@ -240,17 +130,17 @@ static void respond(struct exchange *x) {
 
 static VALUE call_application(VALUE data) {
     struct exchange *x = (struct exchange *)data;
-    VALUE answer;
-    x->env = env_new(x);
-    answer = rb_check_array_type(rb_funcallv(x->app, id_call, 1, &x->env));
+    VALUE response;
+    x->env = env_new(x->call, x->held, x->replied, &x->input);
+    response = rb_check_array_type(rb_funcallv(x->app, id_call, 1, &x->env));
     if (x->held->hijacked)
         return Qnil;
-    if (NIL_P(answer) || RARRAY_LEN(answer) != 3)
+    if (NIL_P(response) || RARRAY_LEN(response) != 3)
         rb_raise(rb_eTypeError, "the application's answer is not [status, headers, body]");
-    x->status = RARRAY_AREF(answer, 0);
-    x->headers = RARRAY_AREF(answer, 1);
-    x->body = RARRAY_AREF(answer, 2);
-    respond(x);
+    x->status = RARRAY_AREF(response, 0);
+    x->headers = RARRAY_AREF(response, 1);
+    x->body = RARRAY_AREF(response, 2);
+    send_response(x);
     return Qnil;
 }
 
@@ -320,7 +210,7 @@ static VALUE attempt(VALUE (*step)(VALUE), struct exchange *x, int *state) {
 }
 
 /* Ends or aborts the request. */
-static void end(struct exchange *x, int state) {
+static void end_request(struct exchange *x, int state) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
     komainu_request *request = x->held->request;
@@ -342,13 +232,13 @@ static void end(struct exchange *x, int state) {
     }
 }
 
-int answer(struct exchange *x) {
+int run_exchange(struct exchange *x) {
     int state = 0;
     VALUE failure;
     x->env = x->input = x->status = x->headers = x->body = Qnil;
     x->file = -1;
     x->error = attempt(call_application, x, &state);
-    end(x, state);
+    end_request(x, state);
     if (x->file >= 0)
         close(x->file);
     /* The response is complete; the client does not wait for the rest. */
@@ -364,20 +254,6 @@ int answer(struct exchange *x) {
     return state;
 }
 
-VALUE answer_early(VALUE self, VALUE headers) {
-    struct call *held = call_of(self);
-    struct head head;
-    VALUE kept;
-    call_must_be_free(held);
-    if (held->stage != NO_HEAD || !held->informs)
-        return Qnil;
-    kept = head_fill(&head, headers);
-    call_check(komainu_interim(held->request, 103, head.at, head.count));
-    RB_GC_GUARD(kept);
-    RB_GC_GUARD(head.storage);
-    return Qnil;
-}
-
 /* Komainu.stream_with(class): sets the class that streams a response */
 static VALUE stream_with(VALUE self, VALUE class) {
     (void)self;
@@ -385,18 +261,15 @@ static VALUE stream_with(VALUE self, VALUE class) {
     return Qnil;
 }
 
-void init_answer(void) {
+void init_exchange(void) {
     id_call = rb_intern("call");
     id_close = rb_intern("close");
     id_each = rb_intern("each");
     id_to_path = rb_intern("to_path");
-    id_fields = rb_intern("fields");
     id_failed = rb_intern("failed");
     id_serve = rb_intern("serve");
     id_finished = rb_intern("finished");
     id_replied = rb_intern("replied");
-    rb_gc_register_mark_object(length_name = rb_enc_interned_str_cstr("content-length", rb_utf8_encoding()));
-    sends_files = !getenv("KOMAINU_NO_FILES");
     stream_class = Qnil;
     rb_gc_register_address(&stream_class);
     rb_define_module_function(komainu_module, "stream_with", stream_with, 1);

@@ -1,0 +1,5 @@
+/* State of the process. */
+#include "common.h"
+
+VALUE komainu_module;
+int is_copy;
