@@ -1,5 +1,6 @@
 /* A request from the channel as a PSGI environment. */
-#include "native.h"
+#include "env.h"
+#include "response.h"
 
 /* Bodies up to this size are read before the application is called, and support seeking. */
 #define BUFFERED_BYTES_MAX (64 * 1024)

@@ -1,8 +1,9 @@
 /*
- * The native half of the Perl worker: it creates the PSGI environment of a request (env.c), calls the application, and
- * sends the response (answer.c). Code that does not run for every request is in Komainu.pm.
+ * The native module of the Perl worker: the loop over requests, and the functions that Komainu.pm calls. Code that does
+ * not run for every request is in Komainu.pm.
  */
-#include "native.h"
+#include "env.h"
+#include "response.h"
 
 #include <sys/stat.h>
 
@@ -10,10 +11,6 @@
 #define PATH_BYTES_MAX 200
 
 static komainu_worker *worker;
-komainu_request *current;
-stage current_stage;
-int current_gone;
-UV current_number;
 
 /* ---- one request ---- */
 
@@ -354,20 +351,6 @@ XS(komainu_xs_read) {
     *SvEND(text) = '\0';
     ST(0) = text;
     XSRETURN(1);
-}
-
-/* inform(status, headers): sends an interim head */
-XS(komainu_xs_inform) {
-    dXSARGS;
-    komainu_field fields[HEADERS_MAX];
-    size_t count;
-    PERL_UNUSED_VAR(items);
-    must_be_request(aTHX_ CvXSUBANY(cv).any_uv);
-    if (!SvROK(ST(1)) || SvTYPE(SvRV(ST(1))) != SVt_PVAV)
-        croak("the headers are no array");
-    count = make_fields(aTHX_ (AV *)SvRV(ST(1)), fields, HEADERS_MAX);
-    check(aTHX_ komainu_interim(current, status_of(aTHX_ ST(0)), fields, count));
-    XSRETURN_EMPTY;
 }
 
 /* ---- initialization ---- */

@@ -1,6 +1,8 @@
-/* Sends an application's response. */
-#include "native.h"
+/* Sends an application's response, and its interim heads. */
+#include "response.h"
 
+/* Maximum number of header fields of a response. */
+#define HEADERS_MAX 256
 /* From this size on the worker adds the Content-Length; for smaller bodies the server does. */
 #define LENGTH_FROM_BYTES (32 * 1024)
 
@@ -17,27 +19,8 @@ const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what) {
     return SvPV_nomg(value, *len);
 }
 
-void check(pTHX_ int code) {
-    if (code == KOMAINU_OK)
-        return;
-    if (code == KOMAINU_CANCELLED) {
-        current_gone = 1;
-        croak("the client is gone");
-    }
-    croak("%s", komainu_error(code));
-}
-
-void must_be_current(pTHX) {
-    if (!current)
-        croak("the request is over");
-}
-
-void must_be_request(pTHX_ UV number) {
-    if (!current || number != current_number)
-        croak("the request is over");
-}
-
-size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room) {
+/* Stores headers as fields; there must be `room` for them. Returns their number. */
+static size_t make_fields(pTHX_ AV *headers, komainu_field *fields, size_t room) {
     SSize_t count = av_count(headers), at;
     if (count % 2)
         croak("the headers are no list of pairs");
@@ -69,7 +52,7 @@ static int has_length(const komainu_field *fields, size_t count) {
     return 0;
 }
 
-uint16_t status_of(pTHX_ SV *value) {
+static uint16_t status_of(pTHX_ SV *value) {
     IV status;
     if (SvPOK(value)) {
         STRLEN len, at;
@@ -127,14 +110,6 @@ static void send_array(pTHX_ SV *status, SV *headers, AV *body) {
     }
 }
 
-void call_with(pTHX_ const char *name, SV *argument) {
-    dSP;
-    PUSHMARK(SP);
-    XPUSHs(argument);
-    PUTBACK;
-    call_pv(name, G_VOID | G_DISCARD);
-}
-
 void respond(pTHX_ SV *answer) {
     AV *triple;
     SV **status, **headers, **body;
@@ -150,4 +125,17 @@ void respond(pTHX_ SV *answer) {
         send_array(aTHX_ *status, *headers, (AV *)SvRV(*body));
     else
         call_with(aTHX_ "Komainu::_send_handle", answer);
+}
+
+XS(komainu_xs_inform) {
+    dXSARGS;
+    komainu_field fields[HEADERS_MAX];
+    size_t count;
+    PERL_UNUSED_VAR(items);
+    must_be_request(aTHX_ CvXSUBANY(cv).any_uv);
+    if (!SvROK(ST(1)) || SvTYPE(SvRV(ST(1))) != SVt_PVAV)
+        croak("the headers are no array");
+    count = make_fields(aTHX_ (AV *)SvRV(ST(1)), fields, HEADERS_MAX);
+    check(aTHX_ komainu_interim(current, status_of(aTHX_ ST(0)), fields, count));
+    XSRETURN_EMPTY;
 }
