@@ -1,5 +1,5 @@
 /* Output of a script: body, header fields, and log lines; and reading the request's body. */
-#include "native.h"
+#include "response.h"
 
 #include <main/rfc1867.h>
 #include <strings.h>
@@ -10,15 +10,11 @@
 #define LINE_BYTES_MAX (16 * 1024)
 /* The abort reason that is sent to the server. */
 #define SCRIPT_FAILED 17
-/* Levels as in syslog. */
-#define LEVEL_ERROR 3
-#define LEVEL_WARNING 4
 
 Request current;
 
 /* ---- the log ---- */
 
-/* Logs each line of a text separately. */
 void log_message(const char *text, int level) {
     while (*text) {
         size_t len = strcspn(text, "\n"), cut = len < LINE_BYTES_MAX ? len : LINE_BYTES_MAX;
@@ -187,7 +183,6 @@ void flush_output(void *context) {
     handle_code(code);
 }
 
-/* Fills the whole buffer, because PHP treats a short read as the end of the body. */
 size_t read_body(char *buffer, size_t size) {
     size_t len = 0;
     while (len < size && current.handle && !current.ended_body) {

@@ -1,10 +1,13 @@
 /*
- * The PHP worker: a PHP server module (SAPI) in a process started by the server. request.c creates the variables of a
- * request, response.c sends the response, ini.c handles settings. workers/README.md describes the worker's life cycle.
+ * The PHP worker: a PHP server module (SAPI) in a process started by the server. workers/README.md describes the
+ * worker's life cycle.
  *
  *     worker [--ini NAME=VALUE]… [--admin-ini NAME=VALUE]… [--variable NAME]…
  */
-#include "native.h"
+#include "response.h"
+#include "settings.h"
+#include "stack.h"
+#include "variables.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +21,6 @@
 #include <zend_signal.h>
 
 #define ERROR_BYTES 1024
-#define LEVEL_ERROR 3
 
 /*
  * OPcache supports only known names of server modules, and libraries decide by the name whether there is a request and
@@ -179,7 +181,7 @@ static void answer(komainu_request *request) {
     current.handle = request;
     current.has_head = current.failed = current.ended_body = 0;
     current.output_len = 0;
-    if (!make_variables()) {
+    if (!make_variables(request)) {
         log_message("there is no memory for the request", LEVEL_ERROR);
         end_response();
         return;
@@ -265,7 +267,7 @@ static void start_php(void) {
     SIGG(reset) = 0;
 #endif
     finish_settings();
-    prepare_stack();
+    install_stack_handler();
     pthread_atfork(NULL, NULL, after_fork);
 }
 

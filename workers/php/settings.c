@@ -1,5 +1,6 @@
 /* Settings of the application, and of the .user.ini files in its directories. */
-#include "native.h"
+#include "settings.h"
+#include "variables.h"
 
 #include <strings.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 /* The variables of a request, named as web servers pass them to PHP-FPM. */
-#include "native.h"
+#include "variables.h"
 
 #include <strings.h>
 
@@ -186,9 +186,9 @@ static int make_room(const komainu_field *fields, size_t count) {
     return 1;
 }
 
-int make_variables(void) {
+int make_variables(komainu_request *request) {
     const komainu_field *fields;
-    size_t count = komainu_fields(current.handle, &fields), at;
+    size_t count = komainu_fields(request, &fields), at;
     if (!make_room(fields, count))
         return 0;
     for (at = 0; at < count; at++) {

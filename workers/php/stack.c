@@ -1,5 +1,5 @@
-/* Reports the position of a script that takes too long. */
-#include "native.h"
+/* The stack of a script that takes too long. */
+#include "stack.h"
 
 #include <signal.h>
 #include <sys/time.h>
@@ -78,7 +78,7 @@ static void asked(int number) {
 #endif
 }
 
-void prepare_stack(void) {
+void install_stack_handler(void) {
     struct sigaction action = {.sa_handler = asked, .sa_flags = SA_RESTART};
     next_interrupt = zend_interrupt_function;
     zend_interrupt_function = interrupted;
