@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-/* Installs the handler of KOMAINU_SIGNAL_WHERE, which writes the script's stack to standard error and ends the process. */
+/* Installs the handler of KOMAINU_SIGNAL_WHERE: it writes the script's stack to standard error and ends the process. */
 void install_stack_handler(void);
 
 #endif

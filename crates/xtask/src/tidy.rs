@@ -14,6 +14,7 @@ pub(crate) mod words;
 pub(crate) mod safety;
 pub(crate) mod documents;
 pub(crate) mod links;
+pub(crate) mod includes;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
         safety::check,
         documents::check,
         links::check,
+        includes::check,
     ];
     for rule in rules {
         findings.extend(rule(&tree));
