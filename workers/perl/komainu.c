@@ -41,7 +41,7 @@ XS(komainu_guarded_call) {
 
 static CV *guarded_call;
 
-static const komainu_field *part_of(uint32_t id) {
+static const komainu_field *request_part(uint32_t id) {
     static const komainu_field none = {"", "", 0, 0, 0};
     const komainu_field *fields;
     size_t count = komainu_fields(current, &fields), at;
@@ -59,7 +59,7 @@ static size_t path_len(const komainu_field *target) {
 }
 
 /* Returns a copy of an exception's text for the log, or the exception itself if it cannot be converted. */
-static SV *shown(pTHX_ SV *error) {
+static SV *error_text(pTHX_ SV *error) {
     dSP;
     SV *text = NULL;
     ENTER;
@@ -80,16 +80,16 @@ static SV *shown(pTHX_ SV *error) {
 }
 
 /* Logs the exception with its request, and aborts the request. */
-static void fail(pTHX) {
-    SV *error = shown(aTHX_ ERRSV);
+static void fail_request(pTHX) {
+    SV *error = error_text(aTHX_ ERRSV);
     const komainu_field *method, *target;
     if (!current) { /* the response is complete */
         PerlIO_printf(PerlIO_stderr(), "%" SVf, SVfARG(error));
         SvREFCNT_dec(error);
         return;
     }
-    method = part_of(KOMAINU_METHOD);
-    target = part_of(KOMAINU_TARGET);
+    method = request_part(KOMAINU_METHOD);
+    target = request_part(KOMAINU_TARGET);
     if (!current_gone)
         PerlIO_printf(PerlIO_stderr(), "%.*s %.*s: %" SVf "%s", (int)method->value_len, method->value,
                       (int)path_len(target), target->value, SVfARG(error),
@@ -106,7 +106,7 @@ static void fail(pTHX) {
 }
 
 /* Answers one request. Returns whether the worker continues. */
-static int answer(pTHX_ SV *app, komainu_request *request) {
+static int answer_request(pTHX_ SV *app, komainu_request *request) {
     HV *env;
     int continues;
     dSP;
@@ -127,10 +127,10 @@ static int answer(pTHX_ SV *app, komainu_request *request) {
         call_sv((SV *)guarded_call, G_VOID | G_DISCARD | G_EVAL);
     }
     if (current_gone || SvTRUE(ERRSV))
-        fail(aTHX);
+        fail_request(aTHX);
     else if (current && current_stage == NO_HEAD) {
         sv_setpvs(ERRSV, "the application has returned without an answer");
-        fail(aTHX);
+        fail_request(aTHX);
     } else if (current)
         komainu_end(current);
     current = NULL;
@@ -220,7 +220,7 @@ XS(komainu_xs_serve) {
         PERL_ASYNC_CHECK();
         if (next == KOMAINU_AGAIN)
             continue;
-        if (next != KOMAINU_OK || !answer(aTHX_ app, request))
+        if (next != KOMAINU_OK || !answer_request(aTHX_ app, request))
             break;
     }
     komainu_leaving();

@@ -3,7 +3,7 @@
 
 /* Maximum number of header fields of a response. */
 #define HEADERS_MAX 256
-/* From this size on the worker adds the Content-Length; for smaller bodies the server does. */
+/* Minimum size for which the worker adds a missing Content-Length; for smaller bodies the server adds it. */
 #define LENGTH_FROM_BYTES (32 * 1024)
 
 const char *bytes_of(pTHX_ SV *value, STRLEN *len, const char *what) {

@@ -80,7 +80,7 @@ typedef struct {
 static HashTable folders;
 static int has_folders;
 
-static void forget(zval *value) {
+static void free_folder_settings(zval *value) {
     FolderSettings *found = Z_PTR_P(value);
     zend_hash_destroy(&found->settings);
     free(found);
@@ -90,7 +90,7 @@ static void forget(zval *value) {
 static HashTable *settings_of(const char *folder, size_t len, time_t now_s) {
     FolderSettings *found;
     if (!has_folders) {
-        zend_hash_init(&folders, 8, NULL, forget, 1);
+        zend_hash_init(&folders, 8, NULL, free_folder_settings, 1);
         has_folders = 1;
     }
     found = zend_hash_str_find_ptr(&folders, folder, len);
@@ -112,7 +112,7 @@ static HashTable *settings_of(const char *folder, size_t len, time_t now_s) {
     return &found->settings;
 }
 
-static void apply(const char *folder, size_t len, time_t now_s) {
+static void apply_folder(const char *folder, size_t len, time_t now_s) {
     HashTable *found = settings_of(folder, len, now_s);
     if (found && zend_hash_num_elements(found))
         php_ini_activate_config(found, PHP_INI_PERDIR, PHP_INI_STAGE_HTACCESS);
@@ -133,7 +133,7 @@ void apply_user_settings(void) {
         if (folder[at] != '/')
             continue;
         folder[at] = '\0';
-        apply(folder, at, now_s);
+        apply_folder(folder, at, now_s);
         folder[at] = '/';
         count++;
     }

@@ -10,10 +10,10 @@
 /* Time allowed for PHP to check for interrupts, which happens at every backward jump and function call. */
 #define INTERRUPT_US 300000
 
-static volatile sig_atomic_t is_wanted;
+static volatile sig_atomic_t is_requested;
 static void (*next_interrupt)(zend_execute_data *);
 
-static void say(const char *text, int len) {
+static void write_error(const char *text, int len) {
     if (len > 0 && write(STDERR_FILENO, text, (size_t)len) < 0)
         return;
 }
@@ -30,7 +30,7 @@ static void write_frame(const zend_execute_data *frame) {
                        frame->opline ? frame->opline->lineno : 0, name ? " in " : "", class, sign, name ? name : "");
     else
         len = snprintf(text, sizeof text, "  in %.100s%s%.100s\n", class, sign, name ? name : "");
-    say(text, len < (int)sizeof text ? len : (int)sizeof text - 1);
+    write_error(text, len < (int)sizeof text ? len : (int)sizeof text - 1);
 }
 
 /* Reads data that the script may be modifying: a crash is acceptable, because the process is about to end. */
@@ -40,36 +40,36 @@ static void write_stack(void) {
     int count = 0;
     signal(SIGSEGV, SIG_DFL);
     signal(SIGBUS, SIG_DFL);
-    say(text, snprintf(text, sizeof text, "process %d is here:\n", (int)getpid()));
+    write_error(text, snprintf(text, sizeof text, "process %d is here:\n", (int)getpid()));
     for (; frame && count < FRAMES_MAX; frame = frame->prev_execute_data)
         if (frame->func) {
             write_frame(frame);
             count++;
         }
     if (!count)
-        say("  no script\n", 12);
+        write_error("  no script\n", 12);
     kill(getpid(), SIGKILL);
 }
 
 /* Called by PHP between two instructions, when the current line is known. */
-static void interrupted(zend_execute_data *frame) {
-    if (is_wanted)
+static void handle_interrupt(zend_execute_data *frame) {
+    if (is_requested)
         write_stack();
     if (next_interrupt)
         next_interrupt(frame);
 }
 
 /* Called if PHP does not return from an internal function. */
-static void alarmed(int number) {
+static void handle_alarm(int number) {
     (void)number;
     write_stack();
 }
 
-static void asked(int number) {
+static void handle_signal(int number) {
     struct itimerval soon = {.it_value = {.tv_usec = INTERRUPT_US}};
     (void)number;
-    is_wanted = 1;
-    signal(SIGALRM, alarmed);
+    is_requested = 1;
+    signal(SIGALRM, handle_alarm);
     setitimer(ITIMER_REAL, &soon, NULL);
 #if PHP_VERSION_ID >= 80200
     zend_atomic_bool_store_ex(&EG(vm_interrupt), true);
@@ -79,8 +79,8 @@ static void asked(int number) {
 }
 
 void install_stack_handler(void) {
-    struct sigaction action = {.sa_handler = asked, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = handle_signal, .sa_flags = SA_RESTART};
     next_interrupt = zend_interrupt_function;
-    zend_interrupt_function = interrupted;
+    zend_interrupt_function = handle_interrupt;
     sigaction(KOMAINU_SIGNAL_WHERE, &action, NULL);
 }

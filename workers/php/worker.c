@@ -161,7 +161,7 @@ static void describe_request(void) {
 }
 
 /* Sends an error response if the script cannot be opened. */
-static void refuse(int error) {
+static void send_refusal(int error) {
     SG(sapi_headers).http_response_code = error == EACCES ? 403 : 404;
     log_message(error == EACCES ? "the script may not be read" : "there is no such script", LEVEL_ERROR);
     PUTS(error == EACCES ? "Access denied.\n" : "File not found.\n");
@@ -171,13 +171,13 @@ static void run_script(void) {
     zend_file_handle file;
     errno = 0;
     if (!SG(request_info).path_translated || php_fopen_primary_script(&file) == FAILURE) {
-        refuse(errno);
+        send_refusal(errno);
         return;
     }
     php_execute_script(&file);
 }
 
-static void answer(komainu_request *request) {
+static void answer_request(komainu_request *request) {
     current.handle = request;
     current.has_head = current.failed = current.ended_body = 0;
     current.output_len = 0;
@@ -210,7 +210,7 @@ static void after_fork(void) {
     current.handle = NULL;
 }
 
-__attribute__((noreturn)) static void give_up(const char *text) {
+__attribute__((noreturn)) static void exit_not_loaded(const char *text) {
     komainu_not_loaded(text, strlen(text));
     exit(KOMAINU_EXIT_NOT_LOADED);
 }
@@ -220,14 +220,14 @@ static void read_arguments(int count, char **arguments) {
     for (at = 1; at + 1 < count; at += 2) {
         const char *option = arguments[at], *value = strdup(arguments[at + 1]);
         if (!value)
-            give_up("no memory");
+            exit_not_loaded("no memory");
         if (strcmp(option, "--ini") == 0 || strcmp(option, "--admin-ini") == 0) {
             if (!add_setting(value, option[2] == 'a'))
-                give_up("there are more than 256 settings");
+                exit_not_loaded("there are more than 256 settings");
         } else if (strcmp(option, "--variable") == 0) {
             share_environment(value);
         } else {
-            give_up("usage: worker [--ini NAME=VALUE]... [--admin-ini NAME=VALUE]... [--variable NAME]...");
+            exit_not_loaded("usage: worker [--ini NAME=VALUE]... [--admin-ini NAME=VALUE]... [--variable NAME]...");
         }
     }
 }
@@ -256,12 +256,12 @@ static void start_php(void) {
 #endif
     sapi_startup(&module);
     if (!add_temporary_folder())
-        give_up("there is no memory for PHP's settings");
+        exit_not_loaded("there is no memory for PHP's settings");
     module.ini_entries = settings_text();
     if (module.startup(&module) == FAILURE)
-        give_up("PHP did not start; its error is in the log");
+        exit_not_loaded("PHP did not start; its error is in the log");
     if (is_other_version())
-        give_up("libphp.so is of another version of PHP than the worker was built for: build it again");
+        exit_not_loaded("libphp.so is of another version of PHP than the worker was built for: build it again");
 #ifdef ZEND_SIGNALS
     /* Signals are not reset at each request: scripts that need them install their own handlers. */
     SIGG(reset) = 0;
@@ -271,7 +271,7 @@ static void start_php(void) {
     pthread_atfork(NULL, NULL, after_fork);
 }
 
-static int work(void) {
+static int run_worker(void) {
     char error[ERROR_BYTES] = "the worker could not start";
     komainu_request *request;
     int code;
@@ -284,7 +284,7 @@ static int work(void) {
     for (;;) {
         code = komainu_next(worker, -1, &request);
         if (code == KOMAINU_OK)
-            answer(request);
+            answer_request(request);
         else if (code != KOMAINU_AGAIN)
             break;
         if (is_fork)
@@ -324,7 +324,7 @@ static int fork_worker(void) {
 }
 
 /* Returns 1 in each worker, and 0 in the prototype at its end. */
-static int prototype(void) {
+static int run_prototype(void) {
     int order;
     komainu_loaded();
     while ((order = komainu_order()) != KOMAINU_LEAVE)
@@ -345,10 +345,10 @@ int main(int count, char **arguments) {
     start_php();
     set_title(count, arguments, role == KOMAINU_PROTOTYPE ? "prototype" : "worker");
     if (role == KOMAINU_PROTOTYPE) {
-        if (!prototype())
+        if (!run_prototype())
             return 0;
         set_title(count, arguments, "worker");
     }
     is_fork = 0;
-    return work();
+    return run_worker();
 }

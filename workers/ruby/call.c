@@ -1,6 +1,6 @@
 /*
- * Komainu::Call: one request for the Ruby half. It is also the value of env["rack.early_hints"], where it is called with
- * headers, and of env["rack.hijack"], where it is called without arguments.
+ * Komainu::Call: one request for the Ruby half. It is also the value of env["rack.early_hints"], where it is called
+ * with headers, and of env["rack.hijack"], where it is called without arguments.
  */
 #include "call.h"
 #include "head.h"
@@ -211,7 +211,8 @@ static VALUE hijack(VALUE self) {
     if (held->stage != NO_HEAD)
         rb_raise(rb_eIOError, "the response has begun");
     if (!sends_files)
-        rb_raise(rb_eNotImpError, "the server cannot take descriptors of this process: rack.hijack works in the response's headers only");
+        rb_raise(rb_eNotImpError, "the server cannot take descriptors of this process: "
+                                  "rack.hijack works in the response's headers only");
     pair = rb_funcall(komainu_module, rb_intern("socket_pair"), 0);
     ours = rb_ary_entry(pair, 0);
     theirs = rb_ary_entry(pair, 1);

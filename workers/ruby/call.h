@@ -23,7 +23,9 @@ extern VALUE gone_class;
 extern int sends_files;
 
 void init_call(void);
+/* Creates the call of a request; `*held` is its state, which lives as long as the call. */
 VALUE call_new(komainu_request *request, struct call **held);
+/* Returns the state of a Komainu::Call. */
 struct call *call_of(VALUE self);
 /* Raises Komainu::Gone or an IOError if the code is an error. */
 void call_check(int64_t code);

@@ -11,7 +11,10 @@
 /* The largest length of a small body, as a header field has it: RewindableInput::MEMORY_BYTES_MAX. */
 #define SMALL_BYTES "131072"
 
-enum { METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK, MAY_HIJACK, FINISHED, REPLIED, KEYS };
+enum {
+    METHOD, SCRIPT, PATH, QUERY, URI, SERVER, PORT, PROTOCOL, VERSION, ADDRESS, PEER, SCHEME, INPUT, HINTS, HIJACK,
+    MAY_HIJACK, FINISHED, REPLIED, KEYS
+};
 
 static const char *const key_texts[KEYS] = {
     "REQUEST_METHOD", "SCRIPT_NAME",     "PATH_INFO",    "QUERY_STRING",    "REQUEST_URI",
@@ -27,22 +30,25 @@ static unsigned length_id, coding_id, cookie_id;
 /* Values that are equal in most requests; frozen, like literals in an application that freezes its own. */
 static VALUE get_text, http_text, https_text, one_one_text, one_zero_text;
 
-/* The constant entries of every environment, and of one with a body. Bodies of a known small length have a class of their own. */
+/*
+ * The constant entries of every environment, the input of requests without a body, and the classes of other inputs:
+ * bodies of a known small length have a class of their own.
+ */
 static VALUE template, empty_input, input_class, small_input_class;
 
-static VALUE shared(const char *text, size_t len) {
+static VALUE interned(const char *text, size_t len) {
     return rb_enc_interned_str(text, (long)len, rb_utf8_encoding());
 }
 
-static VALUE shared_text(const char *text) { return shared(text, strlen(text)); }
+static VALUE interned_text(const char *text) { return interned(text, strlen(text)); }
 
-static int is(const komainu_field *field, const char *text) {
+static int field_is(const komainu_field *field, const char *text) {
     return field->value_len == strlen(text) && memcmp(field->value, text, field->value_len) == 0;
 }
 
 static VALUE text_of(const komainu_field *field) { return rb_str_new(field->value, field->value_len); }
 
-/* HTTP_ACCEPT for accept. */
+/* Returns the key of a header field: HTTP_ACCEPT for accept. */
 static VALUE header_key(const char *name, size_t len) {
     char text[5 + NAME_BYTES_MAX] = "HTTP_";
     size_t at;
@@ -51,10 +57,10 @@ static VALUE header_key(const char *name, size_t len) {
         text[5 + at] = byte == '-' ? '_' : byte >= 'a' && byte <= 'z' ? (char)(byte - 32) : byte;
     }
     if (len == 12 && memcmp(text + 5, "CONTENT_TYPE", 12) == 0)
-        return shared(text + 5, len);
+        return interned(text + 5, len);
     if (len == 14 && memcmp(text + 5, "CONTENT_LENGTH", 14) == 0)
-        return shared(text + 5, len);
-    return shared(text, 5 + len);
+        return interned(text + 5, len);
+    return interned(text, 5 + len);
 }
 
 /* Whether a body of that Content-Length is small. */
@@ -63,13 +69,13 @@ static int is_small(const komainu_field *length) {
            (length->value_len == sizeof(SMALL_BYTES) - 1 && memcmp(length->value, SMALL_BYTES, length->value_len) <= 0);
 }
 
-static VALUE method_of(const komainu_field *field) { return is(field, "GET") ? get_text : text_of(field); }
+static VALUE method_of(const komainu_field *field) { return field_is(field, "GET") ? get_text : text_of(field); }
 
 static VALUE protocol_of(const komainu_field *field) {
-    return is(field, "HTTP/1.1") ? one_one_text : is(field, "HTTP/1.0") ? one_zero_text : text_of(field);
+    return field_is(field, "HTTP/1.1") ? one_one_text : field_is(field, "HTTP/1.0") ? one_zero_text : text_of(field);
 }
 
-/* Joins repeated fields into one variable. */
+/* Sets the variable of a field; joins repeated fields. */
 static void put_header(VALUE env, VALUE key, const komainu_field *field, int seen) {
     VALUE before = seen ? rb_hash_lookup2(env, key, Qundef) : Qundef;
     if (before == Qundef) {
@@ -81,20 +87,23 @@ static void put_header(VALUE env, VALUE key, const komainu_field *field, int see
     rb_hash_aset(env, key, rb_str_cat(before, field->value, field->value_len));
 }
 
-static int hex(char byte) {
-    return byte >= '0' && byte <= '9' ? byte - '0' : (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
+/* Returns the value of a hexadecimal digit, or -1. */
+static int hex_digit(char byte) {
+    if (byte >= '0' && byte <= '9')
+        return byte - '0';
+    return (byte | 32) >= 'a' && (byte | 32) <= 'f' ? (byte | 32) - 'a' + 10 : -1;
 }
 
 /* Returns the encoded path after the decoded `prefix`; the whole path if it does not begin with it. */
-static const char *after(const char *at, const char *end, const komainu_field *prefix) {
+static const char *path_after(const char *at, const char *end, const komainu_field *prefix) {
     const char *want = prefix->value, *want_end = want + prefix->value_len, *start = at;
     for (; want < want_end; want++) {
         char byte;
         if (at == end)
             return start;
         byte = *at++;
-        if (byte == '%' && end - at >= 2 && hex(at[0]) >= 0 && hex(at[1]) >= 0) {
-            byte = (char)(hex(at[0]) << 4 | hex(at[1]));
+        if (byte == '%' && end - at >= 2 && hex_digit(at[0]) >= 0 && hex_digit(at[1]) >= 0) {
+            byte = (char)(hex_digit(at[0]) << 4 | hex_digit(at[1]));
             at += 2;
             /* %2F and %5C stay encoded, in `prefix` too. */
             if (byte == '/' || byte == '\\') {
@@ -120,17 +129,17 @@ static VALUE path_of(const komainu_field *target, const komainu_field *script) {
     if (query)
         end = query;
     if (script)
-        at = after(at, end, script);
+        at = path_after(at, end, script);
     return rb_str_new(at, end - at);
 }
 
-static const komainu_field none = {"", "", 0, 0, 0};
+static const komainu_field no_field = {"", "", 0, 0, 0};
 
 static void put(VALUE env, int key, VALUE value) { rb_hash_aset(env, keys[key], value); }
 
 VALUE env_new(VALUE call, struct call *held, VALUE replied, VALUE *input) {
     VALUE env = rb_hash_dup(template);
-    const komainu_field *fields, *field, *target = &none, *script = NULL, *query = &none;
+    const komainu_field *fields, *field, *target = &no_field, *script = NULL, *query = &no_field;
     size_t count = komainu_fields(held->request, &fields);
     uint64_t seen[4] = {0, 0, 0, 0};
     int has_body = 0, small = 0, is_shared = 0;
@@ -142,7 +151,7 @@ VALUE env_new(VALUE call, struct call *held, VALUE replied, VALUE *input) {
         case KOMAINU_SCRIPT_NAME: script = field; break;
         case KOMAINU_PATH: break;
         case KOMAINU_QUERY: query = field; break;
-        case KOMAINU_SCHEME: put(env, SCHEME, is(field, "https") ? https_text : http_text); break;
+        case KOMAINU_SCHEME: put(env, SCHEME, field_is(field, "https") ? https_text : http_text); break;
         case KOMAINU_REMOTE_ADDR: put(env, ADDRESS, text_of(field)); break;
         case KOMAINU_REMOTE_PORT: put(env, PEER, text_of(field)); break;
         case KOMAINU_SERVER_NAME: put(env, SERVER, text_of(field)); break;
@@ -159,7 +168,8 @@ VALUE env_new(VALUE call, struct call *held, VALUE replied, VALUE *input) {
             const char *sign = memchr(field->value, '=', field->value_len);
             size_t len = sign ? (size_t)(sign - field->value) : 0;
             if (sign)
-                rb_hash_aset(env, shared(field->value, len), rb_str_new(sign + 1, (long)(field->value_len - len - 1)));
+                rb_hash_aset(env, interned(field->value, len),
+                             rb_str_new(sign + 1, (long)(field->value_len - len - 1)));
             break;
         }
         case 0:
@@ -173,7 +183,7 @@ VALUE env_new(VALUE call, struct call *held, VALUE replied, VALUE *input) {
                 has_body = 1;
                 break;
             }
-            if (id == length_id && !is(field, "0")) {
+            if (id == length_id && !field_is(field, "0")) {
                 has_body = 1;
                 small = is_small(field);
             }
@@ -215,7 +225,7 @@ static VALUE prepare(VALUE self, VALUE constants, VALUE empty, VALUE class, VALU
 void init_env(void) {
     unsigned id;
     for (id = 0; id < KEYS; id++) {
-        keys[id] = shared_text(key_texts[id]);
+        keys[id] = interned_text(key_texts[id]);
         rb_gc_register_mark_object(keys[id]);
     }
     for (id = 32; id < 256; id++) {
@@ -232,11 +242,11 @@ void init_env(void) {
         if (len == 6 && memcmp(name, "cookie", len) == 0)
             cookie_id = id;
     }
-    rb_gc_register_mark_object(get_text = shared_text("GET"));
-    rb_gc_register_mark_object(http_text = shared_text("http"));
-    rb_gc_register_mark_object(https_text = shared_text("https"));
-    rb_gc_register_mark_object(one_one_text = shared_text("HTTP/1.1"));
-    rb_gc_register_mark_object(one_zero_text = shared_text("HTTP/1.0"));
+    rb_gc_register_mark_object(get_text = interned_text("GET"));
+    rb_gc_register_mark_object(http_text = interned_text("http"));
+    rb_gc_register_mark_object(https_text = interned_text("https"));
+    rb_gc_register_mark_object(one_one_text = interned_text("HTTP/1.1"));
+    rb_gc_register_mark_object(one_zero_text = interned_text("HTTP/1.0"));
     template = empty_input = input_class = small_input_class = Qnil;
     rb_gc_register_address(&template);
     rb_gc_register_address(&empty_input);

@@ -59,7 +59,7 @@ static void write_array(struct call *held, VALUE body) {
     }
 }
 
-/* Each piece is sent at once, because the next one may be late. */
+/* Sends a piece at once, because the next one may be late. */
 static VALUE write_piece(RB_BLOCK_CALL_FUNC_ARGLIST(piece, data)) {
     struct call *held = call_of(data);
     call_must_be_free(held);
@@ -86,7 +86,7 @@ static int status_of(VALUE status) {
     return number;
 }
 
-static void stream(struct exchange *x, VALUE callee) {
+static void run_stream(struct exchange *x, VALUE callee) {
     VALUE arguments[] = {x->call, x->input, callee};
     rb_funcallv(stream_class, id_serve, 3, arguments);
 }
@@ -115,7 +115,7 @@ static void send_response(struct exchange *x) {
     RB_GC_GUARD(kept);
     RB_GC_GUARD(head.storage);
     if (!is_whole)
-        stream(x, head.hijack);
+        run_stream(x, head.hijack);
     else if (is_array)
         write_array(x->held, body);
     else if (x->file >= 0)
@@ -123,7 +123,7 @@ static void send_response(struct exchange *x) {
     else if (rb_respond_to(body, id_each))
         rb_block_call(body, id_each, 0, NULL, write_piece, x->call);
     else
-        stream(x, body);
+        run_stream(x, body);
 }
 
 /* ---- the request ---- */
@@ -177,7 +177,7 @@ static VALUE report_reply(VALUE data) {
     return Qnil;
 }
 
-static VALUE report(VALUE data) {
+static VALUE log_failure(VALUE data) {
     VALUE *arguments = (VALUE *)data;
     return rb_funcallv(komainu_module, id_failed, 2, arguments);
 }
@@ -186,7 +186,7 @@ static VALUE report(VALUE data) {
  * Runs a step. An exception of the application is logged and returned; what must end the thread or the process
  * (exit, a signal, Thread#kill) is returned in `state`.
  */
-static VALUE attempt(VALUE (*step)(VALUE), struct exchange *x, int *state) {
+static VALUE run_step(VALUE (*step)(VALUE), struct exchange *x, int *state) {
     VALUE error, arguments[2];
     int failed;
     rb_protect(step, (VALUE)x, &failed);
@@ -202,7 +202,7 @@ static VALUE attempt(VALUE (*step)(VALUE), struct exchange *x, int *state) {
     if (!rb_obj_is_kind_of(error, gone_class)) {
         arguments[0] = error;
         arguments[1] = x->env;
-        rb_protect(report, (VALUE)arguments, &failed);
+        rb_protect(log_failure, (VALUE)arguments, &failed);
         if (failed)
             rb_set_errinfo(Qnil);
     }
@@ -237,20 +237,20 @@ int run_exchange(struct exchange *x) {
     VALUE failure;
     x->env = x->input = x->status = x->headers = x->body = Qnil;
     x->file = -1;
-    x->error = attempt(call_application, x, &state);
+    x->error = run_step(call_application, x, &state);
     end_request(x, state);
     if (x->file >= 0)
         close(x->file);
     /* The response is complete; the client does not wait for the rest. */
     if (!NIL_P(x->body) && !RB_TYPE_P(x->body, T_ARRAY)) {
-        failure = attempt(close_body, x, &state);
+        failure = run_step(close_body, x, &state);
         if (NIL_P(x->error))
             x->error = failure;
     }
-    attempt(report_end, x, &state);
-    attempt(report_reply, x, &state);
+    run_step(report_end, x, &state);
+    run_step(report_reply, x, &state);
     if (!NIL_P(x->input) && !x->held->hijacked)
-        attempt(close_input, x, &state);
+        run_step(close_input, x, &state);
     return state;
 }
 

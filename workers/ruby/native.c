@@ -186,7 +186,7 @@ static VALUE life_seats(VALUE self) {
     return INT2NUM(komainu_seats());
 }
 
-static void say_copy(void) { is_copy = 1; }
+static void mark_copy(void) { is_copy = 1; }
 
 RUBY_FUNC_EXPORTED void Init_komainu(void) {
     VALUE seat_class;
@@ -203,7 +203,7 @@ RUBY_FUNC_EXPORTED void Init_komainu(void) {
     rb_define_module_function(komainu_module, "not_forked", life_not_forked, 1);
     rb_define_module_function(komainu_module, "born", life_born, 0);
     rb_define_module_function(komainu_module, "seats", life_seats, 0);
-    pthread_atfork(NULL, NULL, say_copy);
+    pthread_atfork(NULL, NULL, mark_copy);
     init_head();
     init_call();
     init_env();

@@ -9,14 +9,15 @@
 
 static PyTypeObject *call_type;
 /* The function of the Python half that starts the application's task. */
-static PyObject *begin;
+static PyObject *start_task;
 
-/* For the Python half: adds a waiter, which is woken when there is news. */
+/* Adds a future that waits in receive. */
 static PyObject *call_read_by(Call *self, PyObject *future) { return add_waiter(&self->readers, future); }
 
+/* Adds a future that waits in send. */
 static PyObject *call_written_by(Call *self, PyObject *future) { return add_waiter(&self->writers, future); }
 
-/* For the Python half: wakes the waiters that can continue. Returns whether there are others. */
+/* Wakes the waiters that can continue. Returns whether there are others. */
 static PyObject *call_look(Call *self, PyObject *unused) {
     (void)unused;
     if (self->request && !is_copy) {
@@ -32,26 +33,26 @@ static PyObject *call_look(Call *self, PyObject *unused) {
     return PyBool_FromLong(self->readers || self->writers);
 }
 
-/* For the Python half: wakes the waiters in receive. */
+/* Wakes the waiters in receive. */
 static PyObject *call_wake(Call *self, PyObject *unused) {
     (void)unused;
-    return wake_waiters(&self->readers) == 0 ? known(Py_None) : NULL;
+    return wake_waiters(&self->readers) == 0 ? new_ref(Py_None) : NULL;
 }
 
-/* For the Python half: returns the server's reason for cancelling the request, or 0. */
+/* Returns the server's reason for cancelling the request, or 0. */
 static PyObject *call_cancelled(Call *self, PyObject *unused) {
     (void)unused;
     return PyLong_FromLong(self->request && !is_copy ? (long)komainu_cancelled(self->request) : 0);
 }
 
-/* For the Python half: returns whether the application was notified that its client has disconnected. */
+/* Returns whether the application was notified that its client has disconnected. */
 static PyObject *call_knows_end(Call *self, PyObject *unused) {
     (void)unused;
     return PyBool_FromLong(self->disconnected);
 }
 
-/* For the Python half: the application has returned. Returns whether its response was complete or cancelled. */
-static PyObject *finish(Call *self, int ends_worker) {
+/* Ends a call whose application has returned. Returns whether its response was complete or cancelled. */
+static PyObject *finish_call(Call *self, int ends_worker) {
     static const char text[] = "Internal Server Error\n";
     static const komainu_field field = {"content-type", "text/plain", 12, 10, 0};
     komainu_request *request = self->request;
@@ -80,13 +81,13 @@ static PyObject *finish(Call *self, int ends_worker) {
 
 static PyObject *call_finish(Call *self, PyObject *unused) {
     (void)unused;
-    return finish(self, 0);
+    return finish_call(self, 0);
 }
 
-/* For the Python half: the application ends its worker. */
+/* Ends a call whose application ends its worker. */
 static PyObject *call_end_worker(Call *self, PyObject *unused) {
     (void)unused;
-    return finish(self, 1);
+    return finish_call(self, 1);
 }
 
 static int begin_call(komainu_request *request) {
@@ -108,7 +109,7 @@ static int begin_call(komainu_request *request) {
         call->body_ended = 0;
         call->left = -1;
     }
-    task = scope ? PyObject_CallFunctionObjArgs(begin, scope, (PyObject *)call, NULL) : NULL;
+    task = scope ? PyObject_CallFunctionObjArgs(start_task, scope, (PyObject *)call, NULL) : NULL;
     Py_XDECREF(scope);
     Py_XDECREF(task);
     Py_DECREF(call);
@@ -123,7 +124,7 @@ PyObject *asgi_claim(komainu_worker *worker, PyObject *most) {
         komainu_request *request;
         int code = komainu_next(worker, 0, &request);
         if (code == KOMAINU_RETIRED && at == 0)
-            return known(Py_None);
+            return new_ref(Py_None);
         if (code != KOMAINU_OK)
             break;
         if (begin_call(request) != 0)
@@ -173,12 +174,12 @@ PyObject *asgi_prepare(PyObject *module, PyObject *arguments) {
     PyObject *constants, *state, *http, *socket, *receive, *send;
     (void)module;
     if (!PyArg_ParseTuple(arguments, "O!O!O!O!OOO", &PyDict_Type, &constants, &PyDict_Type, &state, &PyDict_Type, &http,
-                          &PyDict_Type, &socket, &begin, &receive, &send))
+                          &PyDict_Type, &socket, &start_task, &receive, &send))
         return NULL;
-    Py_INCREF(begin);
+    Py_INCREF(start_task);
     receive_prepare(receive);
     send_prepare(send);
-    return scope_prepare(constants, state, http, socket) == 0 ? known(Py_None) : NULL;
+    return scope_prepare(constants, state, http, socket) == 0 ? new_ref(Py_None) : NULL;
 }
 
 int asgi_init(PyObject *module) {

@@ -37,7 +37,7 @@ int wake_waiters(PyObject **waiters) {
 PyObject *add_waiter(PyObject **waiters, PyObject *future) {
     if ((!*waiters && !(*waiters = PyList_New(0))) || PyList_Append(*waiters, future) != 0)
         return NULL;
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 int call_end(Call *self) {

@@ -57,7 +57,7 @@ static PyObject *next_event(Call *self) {
         return receive_body(self);
     if (!self->end_sent) {
         self->end_sent = 1;
-        return request_event(known(empty_bytes), 0);
+        return request_event(new_ref(empty_bytes), 0);
     }
     if (!(komainu_news(self->request) & CLIENT_LEFT))
         return NULL;
@@ -78,10 +78,10 @@ PyObject *call_receive(Call *self, PyObject *unused) {
 PyObject *call_take(Call *self, PyObject *unused) {
     PyObject *event = next_event(self);
     (void)unused;
-    return event || PyErr_Occurred() ? event : known(Py_None);
+    return event || PyErr_Occurred() ? event : new_ref(Py_None);
 }
 
-void receive_prepare(PyObject *wait) { wait_to_receive = known(wait); }
+void receive_prepare(PyObject *wait) { wait_to_receive = new_ref(wait); }
 
 int receive_init(void) {
     request_type = intern("http.request");

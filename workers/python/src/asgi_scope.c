@@ -14,7 +14,7 @@ static PyObject *websocket_text, *ws_text, *wss_text;
 /* Copied for each scope. */
 static PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
 
-/* Steals the reference to the value. */
+/* Sets an entry; steals the reference to the value. */
 static int put(PyObject *dict, int key, PyObject *value) {
     int failed = value ? PyDict_SetItem(dict, keys[key], value) : -1;
     Py_XDECREF(value);
@@ -22,14 +22,14 @@ static int put(PyObject *dict, int key, PyObject *value) {
 }
 
 static PyObject *bytes_of(const char *bytes, size_t len) {
-    return len ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len) : known(empty_bytes);
+    return len ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)len) : new_ref(empty_bytes);
 }
 
 static PyObject *header_name(const komainu_field *field) {
     char name[NAME_BYTES_MAX];
     uint32_t at;
     if (field->id)
-        return known(header_names[field->id]);
+        return new_ref(header_names[field->id]);
     for (at = 0; at < field->name_len; at++) {
         char byte = field->name[at];
         name[at] = byte >= 'A' && byte <= 'Z' ? (char)(byte + 32) : byte;
@@ -46,10 +46,10 @@ static PyObject *header_pair(const komainu_field *field) {
 }
 
 #ifdef KOMAINU_WHOLE_API
-/* Not for free-threaded interpreters: threads would need a lock for it. */
+/* Free-threaded interpreters keep no pairs: threads would need a lock for it. */
 static PyObject *header_pair_kept(const komainu_field *field) { return header_pair(field); }
 #else
-/* The last pair of each field, reused if the value is the same. */
+/* Returns the last pair of the field again if the value is the same. */
 static PyObject *header_pair_kept(const komainu_field *field) {
     static PyObject *kept[256];
     PyObject *pair = kept[field->id], *value;
@@ -57,12 +57,12 @@ static PyObject *header_pair_kept(const komainu_field *field) {
         value = PyTuple_GetItem(pair, 1);
         if (PyBytes_Size(value) == field->value_len &&
             memcmp(PyBytes_AsString(value), field->value, field->value_len) == 0)
-            return known(pair);
+            return new_ref(pair);
     }
     pair = header_pair(field);
     if (pair && field->id && field->value_len <= KEPT_BYTES_MAX && !is_secret(field->id)) {
         Py_XDECREF(kept[field->id]);
-        kept[field->id] = known(pair);
+        kept[field->id] = new_ref(pair);
     }
     return pair;
 }
@@ -79,7 +79,7 @@ static int add_header(PyObject *headers, const komainu_field *field) {
     return failed;
 }
 
-static int64_t number(const komainu_field *field) {
+static int64_t parse_number(const komainu_field *field) {
     int64_t sum = 0;
     uint32_t at;
     for (at = 0; at < field->value_len && at < 18; at++)
@@ -87,17 +87,17 @@ static int64_t number(const komainu_field *field) {
     return sum;
 }
 
-/* (host, port) */
-static PyObject *address(const komainu_field *host, const komainu_field *port) {
+/* Returns (host, port), or None. */
+static PyObject *address_pair(const komainu_field *host, const komainu_field *port) {
     if (!host)
-        return known(Py_None);
-    return Py_BuildValue("(s#i)", host->value, (Py_ssize_t)host->value_len, port ? (int)number(port) : 0);
+        return new_ref(Py_None);
+    return Py_BuildValue("(s#i)", host->value, (Py_ssize_t)host->value_len, port ? (int)parse_number(port) : 0);
 }
 
-static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
+static PyObject *decode_path(const komainu_field *root, const komainu_field *path) {
     PyObject *above, *below, *whole;
     if (!path || (!root && (path->value_len == 1 || path->value[0] != '/')))
-        return known(slash_text);
+        return new_ref(slash_text);
     below = PyUnicode_DecodeUTF8(path->value, path->value_len, "replace");
     if (!root || !below)
         return below;
@@ -112,24 +112,24 @@ static PyObject *decoded(const komainu_field *root, const komainu_field *path) {
 static PyObject *raw_path(const komainu_field *target) {
     const char *query;
     if (!target)
-        return known(empty_bytes);
+        return new_ref(empty_bytes);
     query = memchr(target->value, '?', target->value_len);
     return bytes_of(target->value, query ? (size_t)(query - target->value) : target->value_len);
 }
 
-static PyObject *version_of(const komainu_field *field) {
+static PyObject *http_version(const komainu_field *field) {
     if (!field || field_is(field, "HTTP/1.1"))
-        return known(one_one_text);
+        return new_ref(one_one_text);
     if (field_is(field, "HTTP/1.0"))
-        return known(one_zero_text);
-    // ASGI has no minor number here.
+        return new_ref(one_zero_text);
+    /* ASGI has no minor number here. */
     if (field_is(field, "HTTP/2.0"))
-        return known(two_text);
-    return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : known(one_one_text);
+        return new_ref(two_text);
+    return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : new_ref(one_one_text);
 }
 
 /* The list of subprotocols, such as ["chat", "superchat"]. */
-static PyObject *subprotocols(const komainu_field *field) {
+static PyObject *subprotocol_list(const komainu_field *field) {
     PyObject *list = PyList_New(0), *text;
     const char *at = field->value, *end = at + field->value_len;
     int failed = list ? 0 : -1;
@@ -151,15 +151,16 @@ static PyObject *subprotocols(const komainu_field *field) {
 
 /* Adds the keys of a WebSocket's scope. */
 static int fill_socket(PyObject *scope, const komainu_field *protocols, const komainu_field *scheme) {
-    return put(scope, TYPE, known(websocket_text)) != 0 || put(scope, SUBPROTOCOLS, subprotocols(protocols)) != 0 ||
-                   put(scope, SCHEME, known(scheme && field_is(scheme, "https") ? wss_text : ws_text)) != 0
+    return put(scope, TYPE, new_ref(websocket_text)) != 0 ||
+                   put(scope, SUBPROTOCOLS, subprotocol_list(protocols)) != 0 ||
+                   put(scope, SCHEME, new_ref(scheme && field_is(scheme, "https") ? wss_text : ws_text)) != 0
                ? -1
                : 0;
 }
 
 /* Adds the keys of a request's scope. */
 static int fill_request(PyObject *scope, const komainu_field *method, const komainu_field *scheme) {
-    if (put(scope, METHOD, !method || field_is(method, "GET") ? known(get_text) : field_text(method)) != 0)
+    if (put(scope, METHOD, !method || field_is(method, "GET") ? new_ref(get_text) : field_text(method)) != 0)
         return -1;
     return scheme && !field_is(scheme, "http") ? put(scope, SCHEME, field_text(scheme)) : 0;
 }
@@ -183,7 +184,7 @@ static PyObject *cipher_number(const char *name, size_t len) {
     for (i = 0; i < sizeof ciphers / sizeof *ciphers; i++)
         if (strlen(ciphers[i].name) == len && memcmp(ciphers[i].name, name, len) == 0)
             return PyLong_FromLong(ciphers[i].number);
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 /* Returns the field's value if it is the variable `name`, which ends with `=`. */
@@ -221,18 +222,20 @@ static int put_tls_variable(PyObject *tls, const komainu_field *field) {
     return 0;
 }
 
-/* The tls extension of ASGI, from the variables of a connection whose site requests client certificates. Only the leaf
- * certificate of the client's chain is available, and the server's certificate is not. */
+/*
+ * The tls extension of ASGI, from the variables of a connection whose site requests client certificates. Only the leaf
+ * certificate of the client's chain is available, and the server's certificate is not.
+ */
 static PyObject *tls_new(Call *call) {
     const komainu_field *fields, *field;
     size_t count = komainu_fields(call->request, &fields);
     PyObject *tls = PyDict_New();
-    int failed = !tls || put_text(tls, "server_cert", known(Py_None)) != 0 ||
+    int failed = !tls || put_text(tls, "server_cert", new_ref(Py_None)) != 0 ||
                  put_text(tls, "client_cert_chain", PyTuple_New(0)) != 0 ||
-                 put_text(tls, "client_cert_name", known(Py_None)) != 0 ||
-                 put_text(tls, "client_cert_error", known(Py_None)) != 0 ||
-                 put_text(tls, "tls_version", known(Py_None)) != 0 ||
-                 put_text(tls, "cipher_suite", known(Py_None)) != 0;
+                 put_text(tls, "client_cert_name", new_ref(Py_None)) != 0 ||
+                 put_text(tls, "client_cert_error", new_ref(Py_None)) != 0 ||
+                 put_text(tls, "tls_version", new_ref(Py_None)) != 0 ||
+                 put_text(tls, "cipher_suite", new_ref(Py_None)) != 0;
     for (field = fields; !failed && field < fields + count; field++)
         failed = put_tls_variable(tls, field) != 0;
     if (failed)
@@ -267,7 +270,7 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
         }
         if (field->id && (field->id == coding_id || (field->id == length_id && !field_is(field, "0")))) {
             call->body_ended = 0;
-            call->left = field->id == length_id ? number(field) : -1;
+            call->left = field->id == length_id ? parse_number(field) : -1;
         }
         if (add_header(headers, field) != 0)
             return -1;
@@ -275,11 +278,11 @@ static int fill_scope(PyObject *scope, PyObject *headers, Call *call) {
     call->is_socket = parts[KOMAINU_WEBSOCKET] != NULL;
     if ((call->is_socket ? fill_socket(scope, parts[KOMAINU_WEBSOCKET], parts[KOMAINU_SCHEME])
                          : fill_request(scope, parts[KOMAINU_METHOD], parts[KOMAINU_SCHEME])) != 0 ||
-        put(scope, HTTP_VERSION, version_of(parts[KOMAINU_PROTOCOL])) != 0 ||
-        put(scope, PATH, decoded(parts[KOMAINU_SCRIPT_NAME], parts[KOMAINU_PATH])) != 0 ||
+        put(scope, HTTP_VERSION, http_version(parts[KOMAINU_PROTOCOL])) != 0 ||
+        put(scope, PATH, decode_path(parts[KOMAINU_SCRIPT_NAME], parts[KOMAINU_PATH])) != 0 ||
         put(scope, RAW_PATH, raw_path(parts[KOMAINU_TARGET])) != 0 ||
-        put(scope, CLIENT, address(parts[KOMAINU_REMOTE_ADDR], parts[KOMAINU_REMOTE_PORT])) != 0 ||
-        put(scope, SERVER, address(parts[KOMAINU_SERVER_NAME], parts[KOMAINU_SERVER_PORT])) != 0)
+        put(scope, CLIENT, address_pair(parts[KOMAINU_REMOTE_ADDR], parts[KOMAINU_REMOTE_PORT])) != 0 ||
+        put(scope, SERVER, address_pair(parts[KOMAINU_SERVER_NAME], parts[KOMAINU_SERVER_PORT])) != 0)
         return -1;
     field = parts[KOMAINU_APP_TARGET];
     if (field && put(scope, TARGET, field_text(field)) != 0)
@@ -305,9 +308,9 @@ PyObject *scope_new(Call *call) {
 }
 
 int scope_prepare(PyObject *constants, PyObject *state, PyObject *http, PyObject *socket) {
-    scope_state = known(state);
-    http_extensions = known(http);
-    socket_extensions = known(socket);
+    scope_state = new_ref(state);
+    http_extensions = new_ref(http);
+    socket_extensions = new_ref(socket);
     return (scope_template = PyDict_Copy(constants)) && PyDict_SetItem(scope_template, keys[SCHEME], http_text) == 0 &&
                    PyDict_SetItem(scope_template, keys[QUERY], empty_bytes) == 0 &&
                    PyDict_SetItem(scope_template, keys[ROOT_PATH], empty_text) == 0

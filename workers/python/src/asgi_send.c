@@ -105,7 +105,7 @@ static int send_trailers(Call *self, PyObject *message) {
 }
 
 /* Called when the server has taken the whole last piece of the body. */
-static int after_last(Call *self) {
+static int end_body(Call *self) {
     if (!self->trailers)
         return call_end(self);
     self->stage = BODY_WRITTEN;
@@ -126,7 +126,7 @@ int send_rest(Call *self) {
     if (taken < len)
         return 1;
     Py_CLEAR(self->rest);
-    return self->rest_last ? after_last(self) : 0;
+    return self->rest_last ? end_body(self) : 0;
 }
 
 /* Sends a piece of the body. Returns 1 if some of it is left. */
@@ -135,7 +135,7 @@ static int send_body(Call *self, PyObject *message) {
     PyObject *more = PyDict_GetItemWithError(message, keys[MORE_BODY]);
     int last = more ? !PyObject_IsTrue(more) : 1;
     Py_ssize_t len;
-    body = body ? PyBytes_Check(body) ? known(body) : PyBytes_FromObject(body) : known(empty_bytes);
+    body = body ? PyBytes_Check(body) ? new_ref(body) : PyBytes_FromObject(body) : new_ref(empty_bytes);
     if (!body)
         return -1;
     len = PyBytes_Size(body);
@@ -150,7 +150,7 @@ static int send_body(Call *self, PyObject *message) {
             return 1;
         }
         Py_DECREF(body);
-        return taken < 0 ? -1 : after_last(self);
+        return taken < 0 ? -1 : end_body(self);
     }
     if (len == 0) {
         /* An empty piece sends the head. */
@@ -207,9 +207,9 @@ PyObject *call_send(Call *self, PyObject *message) {
         return NULL;
     }
     if (left == 0)
-        return known(done_ready);
+        return new_ref(done_ready);
     if (!self->rest)
-        self->again = known(message);
+        self->again = new_ref(message);
     return PyObject_CallFunctionObjArgs(wait_to_send, (PyObject *)self, NULL);
 }
 
@@ -228,12 +228,12 @@ PyObject *call_push(Call *self, PyObject *unused) {
     int left;
     (void)unused;
     if ((!self->rest && !self->again) || !self->request || is_copy)
-        return known(Py_False);
+        return new_ref(Py_False);
     left = self->rest ? send_rest(self) : send_again(self);
     return left < 0 ? NULL : PyBool_FromLong(left);
 }
 
-void send_prepare(PyObject *wait) { wait_to_send = known(wait); }
+void send_prepare(PyObject *wait) { wait_to_send = new_ref(wait); }
 
 int send_init(void) {
     return (start_type = intern("http.response.start")) && (body_type = intern("http.response.body")) &&

@@ -8,7 +8,7 @@
 #define VANISHED 1006
 
 /* Reads into a buffer. Returns 1 if it is full, 0 if more bytes must arrive, -1 if none will. */
-static int fill(Call *self, char *into, Py_ssize_t *len, Py_ssize_t size) {
+static int read_full(Call *self, char *into, Py_ssize_t *len, Py_ssize_t size) {
     while (*len < size) {
         int64_t got = komainu_try_read(self->request, into + *len, (size_t)(size - *len));
         if (got <= 0)
@@ -26,7 +26,7 @@ static Py_ssize_t payload_len(const Call *self) {
 /* Reads the available bytes of a record. Returns the same values as `fill`; -1 also with an exception. */
 static int read_record(Call *self) {
     Py_ssize_t len = self->record_head_len;
-    int state = fill(self, (char *)self->record_head, &len, RECORD_HEAD_BYTES);
+    int state = read_full(self, (char *)self->record_head, &len, RECORD_HEAD_BYTES);
     self->record_head_len = (int)len;
     if (state != 1)
         return state;
@@ -35,7 +35,7 @@ static int read_record(Call *self) {
         if (!(self->record = PyBytes_FromStringAndSize(NULL, payload_len(self))))
             return -1;
     }
-    return fill(self, PyBytes_AsString(self->record), &self->record_len, payload_len(self));
+    return read_full(self, PyBytes_AsString(self->record), &self->record_len, payload_len(self));
 }
 
 PyObject *call_take_record(Call *self, PyObject *unused) {
@@ -46,7 +46,7 @@ PyObject *call_take_record(Call *self, PyObject *unused) {
     if (PyErr_Occurred())
         return NULL;
     if (state == 0)
-        return known(Py_None);
+        return new_ref(Py_None);
     if (state < 0)
         return Py_BuildValue("(iis)", KOMAINU_CLOSE, VANISHED, "");
     self->record = NULL;
@@ -114,5 +114,5 @@ PyObject *call_accept(Call *self, PyObject *arguments) {
         return NULL;
     self->stage = HEAD_WRITTEN;
     komainu_flush(self->request);
-    return known(Py_None);
+    return new_ref(Py_None);
 }

@@ -42,7 +42,7 @@ extern int is_copy;
 extern int leaving;
 
 /* Returns a new reference to the object. */
-static inline PyObject *known(PyObject *object) {
+static inline PyObject *new_ref(PyObject *object) {
     Py_INCREF(object);
     return object;
 }

@@ -46,7 +46,7 @@ int head_add(struct head *head, const char *name, size_t name_len, const char *v
     return 0;
 }
 
-static int keep(struct head *head, PyObject *object) {
+static int keep_object(struct head *head, PyObject *object) {
     int failed;
     if (!head->kept && !(head->kept = PyList_New(0)))
         return -1;
@@ -84,7 +84,7 @@ int head_text(struct head *head, PyObject *object, int bytes, const char **text,
         PyErr_Format(PyExc_TypeError, "a header is made of %s, not of %R", bytes ? "bytes" : "str", Py_TYPE(object));
         return -1;
     }
-    if (!object || keep(head, object) != 0)
+    if (!object || keep_object(head, object) != 0)
         return -1;
     *text = PyBytes_AsString(object);
     *len = (size_t)PyBytes_Size(object);
@@ -92,7 +92,7 @@ int head_text(struct head *head, PyObject *object, int bytes, const char **text,
 }
 
 /* Parses a decimal number; returns -1 if it is invalid. */
-static int64_t number(const char *text, size_t len) {
+static int64_t parse_number(const char *text, size_t len) {
     int64_t sum = 0;
     size_t at;
     if (len == 0 || len > 18)
@@ -112,6 +112,6 @@ int head_pair(struct head *head, PyObject *name, PyObject *value, int bytes) {
         head_text(head, value, bytes, &value_text, &value_len) != 0)
         return -1;
     if (name_len == 14 && strncasecmp(name_text, "content-length", 14) == 0)
-        head->length = number(value_text, value_len);
+        head->length = parse_number(value_text, value_len);
     return head_add(head, name_text, name_len, value_text, value_len);
 }

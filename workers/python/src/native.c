@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-static PyObject *raised(const char *error) {
+static PyObject *raise_error(const char *error) {
     PyErr_SetString(PyExc_RuntimeError, error);
     return NULL;
 }
@@ -32,7 +32,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
     seat->worker = komainu_attach(KOMAINU_ABI, komainu_seat() + (int)at, error, sizeof error);
     if (!seat->worker) {
         Py_DECREF(seat);
-        return raised(error);
+        return raise_error(error);
     }
     is_copy = 0;
     return (PyObject *)seat;
@@ -41,7 +41,7 @@ static PyObject *take_seat(PyObject *module, PyObject *index) {
 static int must_be_held(const Seat *seat) {
     if (seat->worker && !is_copy)
         return 0;
-    raised("the seat was released");
+    raise_error("the seat was released");
     return -1;
 }
 
@@ -68,7 +68,7 @@ static PyObject *seat_disarm(Seat *self, PyObject *unused) {
     if (must_be_held(self))
         return NULL;
     komainu_disarm(self->worker);
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyObject *seat_quiet(Seat *self, PyObject *unused) {
@@ -76,7 +76,7 @@ static PyObject *seat_quiet(Seat *self, PyObject *unused) {
     if (must_be_held(self))
         return NULL;
     komainu_quiet(self->worker);
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyObject *seat_leave(Seat *self, PyObject *unused) {
@@ -85,7 +85,7 @@ static PyObject *seat_leave(Seat *self, PyObject *unused) {
         return NULL;
     komainu_detach(self->worker);
     self->worker = NULL;
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyMethodDef seat_methods[] = {
@@ -119,21 +119,21 @@ static PyObject *life_begin(PyObject *module, PyObject *unused) {
     switch (komainu_begin(error, sizeof error)) {
     case KOMAINU_PROTOTYPE: return PyUnicode_FromString("prototype");
     case KOMAINU_WORKER: return PyUnicode_FromString("worker");
-    default: return raised(error);
+    default: return raise_error(error);
     }
 }
 
 static PyObject *life_loaded(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
-    return komainu_loaded() == 0 ? known(Py_None) : raised("the server has closed the control socket");
+    return komainu_loaded() == 0 ? new_ref(Py_None) : raise_error("the server has closed the control socket");
 }
 
 static PyObject *life_single(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     komainu_single();
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) {
@@ -142,7 +142,7 @@ static PyObject *report(PyObject *text, void (*listener)(const char *, size_t)) 
         return NULL;
     listener(PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes));
     Py_DECREF(bytes);
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyObject *life_not_loaded(PyObject *module, PyObject *text) {
@@ -159,7 +159,7 @@ static PyObject *life_ending(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     komainu_leaving();
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 /* order() -> True to fork, False to exit */
@@ -181,7 +181,7 @@ static PyObject *life_born(PyObject *module, PyObject *unused) {
     char error[512];
     (void)module;
     (void)unused;
-    return komainu_born(error, sizeof error) == 0 ? known(Py_None) : raised(error);
+    return komainu_born(error, sizeof error) == 0 ? new_ref(Py_None) : raise_error(error);
 }
 
 static PyObject *life_seats(PyObject *module, PyObject *unused) {
@@ -194,7 +194,7 @@ static PyObject *life_leave(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
     leaving = 1;
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
 static PyObject *life_leaving(PyObject *module, PyObject *unused) {
@@ -226,7 +226,7 @@ static struct PyModuleDef definition = {
     NULL, NULL,
 };
 
-static void say_copy(void) { is_copy = 1; }
+static void mark_copy(void) { is_copy = 1; }
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
@@ -242,6 +242,6 @@ PyMODINIT_FUNC PyInit__native(void) {
     Py_INCREF(gone_class);
     if (PyModule_AddObject(module, "Gone", gone_class) != 0 || wsgi_init(module) != 0 || asgi_init(module) != 0)
         return NULL;
-    pthread_atfork(NULL, NULL, say_copy);
+    pthread_atfork(NULL, NULL, mark_copy);
     return module;
 }

@@ -47,10 +47,10 @@ static PyObject *ready_throw(PyObject *self, PyObject *arguments) {
 static PyObject *ready_close(PyObject *self, PyObject *unused) {
     (void)self;
     (void)unused;
-    return known(Py_None);
+    return new_ref(Py_None);
 }
 
-static PyObject *ready_await(PyObject *self) { return known(self); }
+static PyObject *ready_await(PyObject *self) { return new_ref(self); }
 
 static void ready_dealloc(Ready *self) {
     PyTypeObject *type = Py_TYPE(self);

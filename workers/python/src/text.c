@@ -23,7 +23,7 @@ int is_secret(unsigned id) {
 }
 
 #ifdef KOMAINU_WHOLE_API
-/* Not for free-threaded interpreters: threads would need a lock for it. */
+/* Free-threaded interpreters keep no texts: threads would need a lock for it. */
 PyObject *field_text_kept(const komainu_field *field) { return field_text(field); }
 #else
 /* The last value of each field. */

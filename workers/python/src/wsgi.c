@@ -6,7 +6,7 @@
 
 static PyObject *close_text;
 /* The function of the Python half that logs an exception. */
-static PyObject *failed;
+static PyObject *log_failure;
 /* Number of requests that the threads of this process are answering. */
 static int held_requests;
 
@@ -16,16 +16,16 @@ static int ends_worker(void) {
 }
 
 /* Logs the exception that is set. */
-static void report(PyObject *environ) {
+static void log_exception(PyObject *environ) {
     PyObject *type, *value, *trace, *done;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace)
         PyException_SetTraceback(value, trace);
     if (!PyErr_GivenExceptionMatches(type, gone_class)) {
-        done = PyObject_CallFunctionObjArgs(failed, value, environ ? environ : Py_None, NULL);
+        done = PyObject_CallFunctionObjArgs(log_failure, value, environ ? environ : Py_None, NULL);
         if (!done)
-            PyErr_WriteUnraisable(failed);
+            PyErr_WriteUnraisable(log_failure);
         Py_XDECREF(done);
     }
     Py_XDECREF(type);
@@ -50,7 +50,7 @@ static int close_body(PyObject *body) {
 }
 
 /* Calls the application and sends the response. Returns -1 with an exception if the worker must exit. */
-static int answer(PyObject *app, komainu_request *request) {
+static int answer_request(PyObject *app, komainu_request *request) {
     PyObject *environ = NULL, *input = NULL, *body = NULL;
     int ends = 0;
     Response *response = response_new(request);
@@ -66,7 +66,7 @@ static int answer(PyObject *app, komainu_request *request) {
     } else {
         ends = ends_worker();
         if (!ends)
-            report(environ);
+            log_exception(environ);
         response_fail(response, ends);
     }
     if (input)
@@ -77,7 +77,7 @@ static int answer(PyObject *app, komainu_request *request) {
             PyErr_Fetch(&type, &value, &trace);
         /* The response is complete; the client does not wait for the rest. */
         if (close_body(body) != 0 && !(ends |= ends_worker()))
-            report(environ);
+            log_exception(environ);
         if (type)
             PyErr_Restore(type, value, trace);
     }
@@ -97,7 +97,7 @@ static int answer_in_context(PyObject *app, komainu_request *request) {
         Py_XDECREF(context);
         return -1;
     }
-    failed = answer(app, request);
+    failed = answer_request(app, request);
     if (PyContext_Exit(context) != 0)
         failed = -1;
     Py_DECREF(context);
@@ -145,17 +145,17 @@ PyObject *wsgi_serve(komainu_worker **seat, PyObject *app) {
     *seat = NULL;
     if (!is_copy)
         komainu_detach(worker);
-    return failed ? NULL : known(Py_None);
+    return failed ? NULL : new_ref(Py_None);
 }
 
 PyObject *wsgi_prepare(PyObject *module, PyObject *arguments) {
     PyObject *constants, *wrapper, *part;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!OOO", &PyDict_Type, &constants, &wrapper, &part, &failed))
+    if (!PyArg_ParseTuple(arguments, "O!OOO", &PyDict_Type, &constants, &wrapper, &part, &log_failure))
         return NULL;
-    Py_INCREF(failed);
+    Py_INCREF(log_failure);
     response_prepare(wrapper, part);
-    return environ_prepare(constants) == 0 ? known(Py_None) : NULL;
+    return environ_prepare(constants) == 0 ? new_ref(Py_None) : NULL;
 }
 
 int wsgi_init(PyObject *module) {

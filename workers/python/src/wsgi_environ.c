@@ -24,7 +24,7 @@ static PyObject *empty_text, *get_text, *http_text, *https_text, *one_one_text, 
 /* The constant entries of every environ. */
 static PyObject *template;
 
-/* HTTP_ACCEPT for accept. */
+/* Returns the key of a header field: HTTP_ACCEPT for accept. */
 static PyObject *header_key(const char *name, size_t len) {
     char text[5 + NAME_BYTES_MAX] = "HTTP_";
     size_t at;
@@ -38,14 +38,14 @@ static PyObject *header_key(const char *name, size_t len) {
     return latin1(text, 5 + len);
 }
 
-/* Steals the reference to the value. */
+/* Sets an entry; steals the reference to the value. */
 static int put(PyObject *environ, PyObject *key, PyObject *value) {
     int failed = value ? PyDict_SetItem(environ, key, value) : -1;
     Py_XDECREF(value);
     return failed;
 }
 
-/* Joins repeated fields into one variable. */
+/* Sets the variable of a field; joins repeated fields. */
 static int put_header(PyObject *environ, PyObject *key, const komainu_field *field, int seen) {
     PyObject *before = seen ? PyDict_GetItemWithError(environ, key) : NULL;
     if (before) {
@@ -84,10 +84,10 @@ static int put_variable(PyObject *environ, const komainu_field *field) {
     return failed;
 }
 
-/* The target of `OPTIONS *` is not a path; REQUEST_URI has it. */
+/* Returns the path; `/` for the target of `OPTIONS *`, which is in REQUEST_URI. */
 static PyObject *path_of(const komainu_field *field) {
     int is_root = field->value_len == 1 || (field->value_len && field->value[0] != '/');
-    return is_root ? known(slash_text) : field_text_kept(field);
+    return is_root ? new_ref(slash_text) : field_text_kept(field);
 }
 
 static int put_target(PyObject *environ, const komainu_field *field) {
@@ -105,15 +105,16 @@ static int put_field(PyObject *environ, const komainu_field *field, uint64_t *se
     unsigned id = field->id;
     switch (id) {
     case KOMAINU_METHOD:
-        return put(environ, keys[METHOD], field_is(field, "GET") ? known(get_text) : field_text_kept(field));
+        return put(environ, keys[METHOD], field_is(field, "GET") ? new_ref(get_text) : field_text_kept(field));
     case KOMAINU_TARGET: return put_target(environ, field);
     case KOMAINU_SCRIPT_NAME: return put(environ, keys[SCRIPT], field_text_kept(field));
     case KOMAINU_PATH: return put(environ, keys[PATH], path_of(field));
     case KOMAINU_QUERY: return put(environ, keys[QUERY], field_text_kept(field));
     case KOMAINU_PROTOCOL:
-        return put(environ, keys[PROTOCOL], field_is(field, "HTTP/1.1") ? known(one_one_text) : field_text_kept(field));
+        return put(environ, keys[PROTOCOL],
+                   field_is(field, "HTTP/1.1") ? new_ref(one_one_text) : field_text_kept(field));
     case KOMAINU_SCHEME:
-        return put(environ, keys[SCHEME], known(field_is(field, "https") ? https_text : http_text));
+        return put(environ, keys[SCHEME], new_ref(field_is(field, "https") ? https_text : http_text));
     case KOMAINU_REMOTE_ADDR: return put(environ, keys[ADDRESS], field_text_kept(field));
     case KOMAINU_REMOTE_PORT: return put(environ, keys[PEER], field_text(field));
     case KOMAINU_SERVER_NAME: return put(environ, keys[SERVER], field_text_kept(field));

@@ -30,7 +30,7 @@ static Py_ssize_t body_read(komainu_request *request, char *into, Py_ssize_t siz
 }
 
 /* Reads some bytes, first those read ahead. Returns 0 at the end, -1 with an exception. */
-static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
+static Py_ssize_t read_some(Input *self, char *into, Py_ssize_t size) {
     Py_ssize_t len = self->end - self->at;
     if (len > 0) {
         len = len < size ? len : size;
@@ -50,7 +50,7 @@ static Py_ssize_t take(Input *self, char *into, Py_ssize_t size) {
 }
 
 /* Reads ahead if nothing is buffered. Returns 0 at the end, -1 with an exception. */
-static Py_ssize_t fill(Input *self) {
+static Py_ssize_t read_ahead(Input *self) {
     Py_ssize_t len;
     if (self->at < self->end)
         return self->end - self->at;
@@ -59,13 +59,13 @@ static Py_ssize_t fill(Input *self) {
         return -1;
     }
     self->at = self->end = 0;
-    len = take(self, self->ahead, AHEAD_BYTES);
+    len = read_some(self, self->ahead, AHEAD_BYTES);
     self->end = len > 0 ? len : 0;
     return len;
 }
 
 /* Reads up to `most` bytes (if negative, up to the end), or with `line` up to the end of a line. */
-static PyObject *gather(Input *self, Py_ssize_t most, int line) {
+static PyObject *read_bytes(Input *self, Py_ssize_t most, int line) {
     Py_ssize_t room = most >= 0 && most < GUESS_BYTES ? most : GUESS_BYTES, len = 0;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, line && room > 256 ? room = 256 : room);
     while (bytes && (most < 0 || len < most)) {
@@ -80,14 +80,14 @@ static PyObject *gather(Input *self, Py_ssize_t most, int line) {
         want = room - len;
         if (line) {
             char *end;
-            got = fill(self);
+            got = read_ahead(self);
             if (got > 0) {
                 want = want < got ? want : got;
                 end = memchr(self->ahead + self->at, '\n', (size_t)want);
-                got = take(self, into, end ? end - (self->ahead + self->at) + 1 : want);
+                got = read_some(self, into, end ? end - (self->ahead + self->at) + 1 : want);
             }
         } else {
-            got = take(self, into, want);
+            got = read_some(self, into, want);
         }
         if (got < 0)
             Py_CLEAR(bytes);
@@ -103,7 +103,7 @@ static PyObject *gather(Input *self, Py_ssize_t most, int line) {
 }
 
 /* Parses the optional argument, a number or None. Returns -2 with an exception. */
-static Py_ssize_t size_of(PyObject *arguments) {
+static Py_ssize_t parse_size(PyObject *arguments) {
     PyObject *size = NULL;
     Py_ssize_t most;
     if (!PyArg_ParseTuple(arguments, "|O", &size))
@@ -117,24 +117,24 @@ static Py_ssize_t size_of(PyObject *arguments) {
 }
 
 static PyObject *input_read(Input *self, PyObject *arguments) {
-    Py_ssize_t most = size_of(arguments);
-    return most == -2 ? NULL : gather(self, most, 0);
+    Py_ssize_t most = parse_size(arguments);
+    return most == -2 ? NULL : read_bytes(self, most, 0);
 }
 
 static PyObject *input_readline(Input *self, PyObject *arguments) {
-    Py_ssize_t most = size_of(arguments);
-    return most == -2 ? NULL : gather(self, most, 1);
+    Py_ssize_t most = parse_size(arguments);
+    return most == -2 ? NULL : read_bytes(self, most, 1);
 }
 
 static PyObject *input_next(Input *self) {
-    PyObject *line = gather(self, -1, 1);
+    PyObject *line = read_bytes(self, -1, 1);
     if (line && PyBytes_Size(line) == 0)
         Py_CLEAR(line);
     return line;
 }
 
 static PyObject *input_readlines(Input *self, PyObject *arguments) {
-    Py_ssize_t hint = size_of(arguments), sum = 0;
+    Py_ssize_t hint = parse_size(arguments), sum = 0;
     PyObject *lines, *line = NULL;
     if (hint == -2 || !(lines = PyList_New(0)))
         return NULL;

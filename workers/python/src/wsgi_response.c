@@ -52,7 +52,7 @@ static PyObject *start_response(Response *self, PyObject *arguments, PyObject *k
             PyObject *type = NULL, *value = NULL, *trace = NULL;
             if (!PyArg_ParseTuple(error, "OOO;exc_info is what sys.exc_info() returns", &type, &value, &trace))
                 return NULL;
-            PyErr_Restore(known(type), known(value), trace == Py_None ? NULL : known(trace));
+            PyErr_Restore(new_ref(type), new_ref(value), trace == Py_None ? NULL : new_ref(trace));
             return NULL;
         }
     } else if (self->status) {
@@ -65,8 +65,8 @@ static PyObject *start_response(Response *self, PyObject *arguments, PyObject *k
     }
     Py_XDECREF(self->status);
     Py_XDECREF(self->headers);
-    self->status = known(status);
-    self->headers = known(headers);
+    self->status = new_ref(status);
+    self->headers = new_ref(headers);
     return PyCFunction_NewEx(response_methods, (PyObject *)self, NULL);
 }
 
@@ -167,7 +167,7 @@ static int write_piece(Response *self, PyObject *piece, int more) {
 
 /* The write() that start_response returns. */
 static PyObject *write_method(Response *self, PyObject *piece) {
-    return write_piece(self, piece, 0) < 0 ? NULL : known(Py_None);
+    return write_piece(self, piece, 0) < 0 ? NULL : new_ref(Py_None);
 }
 
 void response_end(Response *self) {
@@ -311,8 +311,8 @@ static PyType_Slot response_slots[] = {
 static PyType_Spec response_spec = {"komainu.StartResponse", sizeof(Response), 0, Py_TPFLAGS_DEFAULT, response_slots};
 
 void response_prepare(PyObject *wrapper, PyObject *part) {
-    wrapper_class = known(wrapper);
-    file_part = known(part);
+    wrapper_class = new_ref(wrapper);
+    file_part = new_ref(part);
 }
 
 int response_init(PyObject *module) {
