@@ -18,7 +18,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build profile run test check bench site fuzz audit install deb wheel gem cpan container tarball packages clean
+.PHONY: help build profile run test check bench site fuzz audit install deb wheel gem cpan container tarball packages release clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -123,6 +123,9 @@ packages: ## all of these, each installed into an empty environment and tried
 	scripts/try-gem $(TARGET)/packages/*.gem
 	scripts/try-cpan $(TARGET)/packages/Plack-Handler-*.tar.gz $(KOMAINU)
 	scripts/try-container $(TARGET)/packages/komainu.oci.tar
+
+release: ## a release: checks, version, changelog, packages, commit and tag (VERSION=x.y.z, DRY_RUN=1, SKIP_TESTS=1)
+	@SKIP_TESTS='$(SKIP_TESTS)' scripts/release '$(VERSION)' $(if $(DRY_RUN),--dry-run)
 
 clean: ## remove what was built and measured
 	cargo clean
