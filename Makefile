@@ -12,6 +12,10 @@ HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 CARGO_BUILD = cargo build --release --locked --package komainu --target $(HOST)
 PREFIX ?= /usr/local
 DESTDIR ?=
+# `no` installs the program with its debug information inside: debhelper takes it out itself.
+SPLIT_DEBUG ?=
+# Where `install` puts debug information, below PREFIX.
+DEBUG_FILES = ./bin/.debug ./lib/debug
 # Seconds for each fuzz target.
 FUZZ_S ?= 60
 # What `make bench` measures, and options for it: make bench LABS='files idle' BENCH='--set repetitions=5 --only nginx'
@@ -74,9 +78,9 @@ fuzz: ## every fuzz target for a minute (FUZZ_S=...)
 audit: ## licences, advisories and sources of the dependencies
 	@scripts/audit
 
-install: ## the binary, its manual and completions (PREFIX=/usr/local, DESTDIR=); after `make build`
+install: ## the binary, its debug information, manual and completions (PREFIX=/usr/local, DESTDIR=, SPLIT_DEBUG=no); after `make build`
 	@test -x $(KOMAINU) || { echo 'nothing to install yet: make build'; exit 1; }
-	install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu
+	$(if $(filter no,$(SPLIT_DEBUG)),install -D -m 755 $(KOMAINU) $(DESTDIR)$(PREFIX)/bin/komainu,scripts/install-program $(KOMAINU) '$(DESTDIR)' '$(PREFIX)')
 	install -d $(DESTDIR)$(PREFIX)/lib/komainu
 	cp -R $(TARGET)/release/workers/. $(DESTDIR)$(PREFIX)/lib/komainu/
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include workers/include/*.h
@@ -109,11 +113,11 @@ container: build ## a container image, in target/packages
 	@scripts/setup package
 	scripts/container $(TARGET)/release $(TARGET)/packages
 
-tarball: build ## the server and its workers as an archive to unpack under /usr/local, in target/packages
+tarball: build ## the server and its workers as an archive to unpack under /usr/local, and another of its debug information, in target/packages
 	rm -rf $(TARGET)/tarball && $(MAKE) --no-print-directory install DESTDIR=$(abspath $(TARGET))/tarball PREFIX=
-	strip $(TARGET)/tarball/bin/komainu
 	@mkdir -p $(TARGET)/packages
-	tar -C $(TARGET)/tarball -cJf $(TARGET)/packages/komainu-$(shell uname -m).tar.xz .
+	tar -C $(TARGET)/tarball $(DEBUG_FILES:%=--exclude=%) -cJf $(TARGET)/packages/komainu-$(shell uname -m).tar.xz .
+	XZ_OPT=-T0 tar -C $(TARGET)/tarball -cJf $(TARGET)/packages/komainu-$(shell uname -m)-debug.tar.xz $(DEBUG_FILES)
 	@ls -l $(TARGET)/packages/*.tar.xz
 
 packages: ## all of these, each installed into an empty environment and tried
