@@ -1,9 +1,71 @@
-//! Certificates that the server presents: files, managed certificates, OCSP responses.
+//! Certificates: those that the server presents, and how it obtains, renews and staples them.
 //!
-//! This crate owns the choice of a certificate for a name. It never talks to an authority: `control` does.
+//! This crate owns certificate orders (ACME, RFC 8555), the state folder with accounts, keys and certificates,
+//! the local authority for private names, the renewal schedule, OCSP responses, and the choice of a certificate
+//! for a name. Its background threads use tokio. It never touches a request: serving threads receive
+//! certificates through [`CertificateSink`], and look up tokens in [`HttpChallenges`].
 //!
 //! Modules, from low to high; a module uses only those above it.
+
+mod subject;
+
+mod certificate;
+
+mod schedule;
+
+mod store;
+
+mod sink;
+
+mod directory_client;
+
+mod ocsp;
+
+mod staple;
+
+mod demand;
+
+mod hook;
+
+mod dns;
+
+mod tsig;
+
+mod dns_update;
+
+mod records;
+
+mod problem;
+
+mod order;
+
+mod local;
+
+mod trust;
+
+mod status;
+
+mod orders;
+
+mod renewer;
 
 pub mod staples;
 pub mod tls;
 pub mod managed;
+
+pub use certificate::CertificateFacts;
+pub use demand::client_network;
+pub use dns_update::DnsServer;
+pub use local::LocalAuthority;
+pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
+pub use orders::Environment;
+pub use records::DnsRecords;
+pub use renewer::{CertificateRenewer, MissingNames};
+pub use schedule::Intervals;
+pub use sink::{CertificateSink, HttpChallenges};
+pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
+pub use status::{CertificateStatus, list};
+pub use store::StateFolder;
+pub use subject::{Issuer, Subject};
+pub use trust::{LocalRoot, TrustReport, TrustStores, trust, untrust};
+pub use tsig::TsigKey;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
-use control::{
+use crate::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
     Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
 };
+use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use logging::notice::ErrorLog;
 use net::{CertificateStore, ServerCertificate, without_marks};
 use process::config_files::ConfigFiles;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use control::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
+use crate::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 use logging::notice::ErrorLog;
 use net::ServerCertificate;
 

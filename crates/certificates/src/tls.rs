@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ::control::StapleOwner;
+use crate::StapleOwner;
 use config::matcher::Routes;
 use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
 use logging::access::rfc3339;

@@ -8,8 +8,8 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
 use config::{Journal, Level, Syslog, SyslogAddress};
-use control::{OtlpClient, OtlpOptions, OtlpSignal};
 use http::encode::decimal;
+use otlp::{OtlpClient, OtlpOptions, OtlpSignal};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use time::OffsetDateTime;

@@ -16,8 +16,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use ::control::CertificateStatus;
 use apps::Usage;
+use certificates::CertificateStatus;
 use certificates::managed::RunningCertificates;
 use certificates::tls::FromFile;
 use engine::generations::Generations;

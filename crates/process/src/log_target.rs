@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use control::OtlpOptions;
 use logging::remote::{RemoteTarget, host_name};
 use logging::sink::LogTarget;
+use otlp::OtlpOptions;
 
 use crate::config_files::ConfigFiles;
 use crate::link::{self, SupervisorLink};

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use certificates::HttpChallenges;
 use config::matcher::Routes;
-use control::HttpChallenges;
 use engine::clients::proxies::TrustedProxies;
 use engine::generations::CoreGeneration;
 use http::template::OwnValues;

@@ -1,6 +1,6 @@
 //! TLS and client certificates required by a site.
 
-use control::HttpChallenges;
+use certificates::HttpChallenges;
 use net::{Peer, Request};
 
 /// Requirements of a site for the connections of its requests.

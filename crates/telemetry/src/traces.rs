@@ -4,11 +4,11 @@ use std::io;
 use std::time::SystemTime;
 
 use config::Config;
-use control::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 use http::path::without_secrets;
 use http::{Name, TraceSpan};
 use logging::notice::ErrorLog;
 use net::{Peer, RequestNotes, RequestRecord};
+use otlp::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 
 use crate::metrics::RouteLabels;
 

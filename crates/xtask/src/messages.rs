@@ -19,7 +19,7 @@ const SUBJECTS: [(&str, &str); 14] = [
     ("cgi", "FastCGI, uwsgi and SCGI"),
     ("cache", "The cache"),
     ("apps", "Applications and their workers"),
-    ("control", "Certificates, OCSP, DNS, traces"),
+    ("certificates", "Certificates, OCSP, DNS"),
     ("sharing", "Limits shared through Redis"),
     ("coding", "Compression"),
 ];

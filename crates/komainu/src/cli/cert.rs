@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
 use certificates::managed::default_state_folder;
+use certificates::{StateFolder, TrustReport, TrustStores};
 use clap::{Args, Subcommand};
-use control::{StateFolder, TrustReport, TrustStores};
 use logging::access::rfc3339;
 use operator::socket;
 use process::config_files;
@@ -105,7 +105,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     };
     if pids.is_empty() {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
-        let listed = control::list(&folder).map_err(|error| {
+        let listed = certificates::list(&folder).map_err(|error| {
             let text = format!("the state folder {} cannot be read: {error}", folder.display());
             match of.state {
                 Some(_) => text,
@@ -310,7 +310,7 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
     let stores = TrustStores::of_machine(&homes);
     if arguments.undo && arguments.state.is_none() {
         return outcome(
-            &control::untrust(None, &stores),
+            &certificates::untrust(None, &stores),
             "nothing to remove: no local authority of Komainu is trusted here\n",
         );
     }
@@ -327,12 +327,12 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
         _ => format!("error: {error}"),
     })?;
     // The server's user may write to that directory, and root is about to trust its content.
-    let found = control::LocalRoot::parse(&text).map_err(|why| {
+    let found = certificates::LocalRoot::parse(&text).map_err(|why| {
         format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
     })?;
     let report = match arguments.undo {
-        true => control::untrust(Some(&found), &stores),
-        false => control::trust(&found, &stores),
+        true => certificates::untrust(Some(&found), &stores),
+        false => certificates::trust(&found, &stores),
     };
     outcome(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))

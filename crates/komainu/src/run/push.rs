@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
+use ::otlp::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
 use logging::notice::ErrorLog;
 use logging::record::now_ns;
 use operator::endpoint::Operated;

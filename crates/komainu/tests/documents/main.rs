@@ -6,7 +6,7 @@
 mod hosted;
 #[path = "../mmdb/mod.rs"]
 mod mmdb;
-#[path = "../../../control/tests/pebble/mod.rs"]
+#[path = "../../../certificates/tests/pebble/mod.rs"]
 mod pebble;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -5,9 +5,9 @@
 mod certified;
 #[path = "../hosted/mod.rs"]
 mod hosted;
-#[path = "../../../control/tests/pebble/mod.rs"]
+#[path = "../../../certificates/tests/pebble/mod.rs"]
 mod pebble;
-#[path = "../../../control/tests/responder/mod.rs"]
+#[path = "../../../certificates/tests/responder/mod.rs"]
 mod responder;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -20,8 +20,8 @@ use admission::{
     Credentials, LimitVerdict, Limiter, LimiterOptions, PasswordCheck, PasswordFile, Quota, SeenKeys,
 };
 use aws_lc_rs::hmac;
+use certificates::client_network;
 use config::{Auth, AuthKind, Config, Level, RateLimit};
-use control::client_network;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::clock::Clock;

@@ -33,7 +33,8 @@ const ALL: &[&str] = &[
     "tree",
     "link",
     "bench",
-    "control",
+    "web_client",
+    "otlp",
     "top",
     "import",
     "verify",
@@ -100,7 +101,8 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
     // The control interface is not involved in handling requests.
-    Layer { folder: "control", may_use: &["http", "config"], never: &["net::", "std::net::TcpListener"] },
+    Layer { folder: "web_client", may_use: &[], never: &["net::", "std::net::TcpListener"] },
+    Layer { folder: "otlp", may_use: &["web_client"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "top", may_use: &[], never: NO_SOCKETS },
     // `import` reads the configurations of other servers and writes text.
     Layer {
@@ -113,12 +115,12 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "rights", may_use: &["config", "net"], never: &["tokio"] },
     Layer {
         folder: "logging",
-        may_use: &["bench", "cache", "config", "control", "files", "http", "net", "proxy", "rights"],
+        may_use: &["bench", "cache", "config", "files", "http", "net", "otlp", "proxy", "rights"],
         never: &["tokio"],
     },
     Layer {
         folder: "process",
-        may_use: &["apps", "config", "control", "link", "logging", "net", "rights"],
+        may_use: &["apps", "config", "link", "logging", "net", "otlp", "rights"],
         never: &["tokio"],
     },
     Layer {
@@ -128,13 +130,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "telemetry",
-        may_use: &["apps", "config", "control", "engine", "http", "logging", "net", "proxy"],
+        may_use: &["apps", "config", "engine", "http", "logging", "net", "otlp", "proxy"],
         never: &["tokio"],
     },
     Layer {
         folder: "certificates",
-        may_use: &["config", "control", "logging", "net", "process", "rights"],
-        never: &["tokio"],
+        may_use: &["config", "logging", "net", "process", "rights", "web_client"],
+        never: &["std::net::TcpListener"],
     },
     Layer {
         folder: "hosting",
@@ -146,8 +148,8 @@ const LAYERS: &[Layer] = &[
         may_use: &[
             "admission",
             "cache",
+            "certificates",
             "config",
-            "control",
             "engine",
             "http",
             "logging",
@@ -169,8 +171,8 @@ const LAYERS: &[Layer] = &[
         may_use: &[
             "admission",
             "cache_handler",
+            "certificates",
             "config",
-            "control",
             "engine",
             "files",
             "hosting",
@@ -190,7 +192,6 @@ const LAYERS: &[Layer] = &[
             "apps",
             "certificates",
             "config",
-            "control",
             "engine",
             "hosting",
             "http",

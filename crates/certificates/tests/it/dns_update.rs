@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::named::{Named, SECRET};
 use crate::pebble::{Pebble, PebbleOptions};
 use crate::rig::{Rig, Scratch, options};
-use control::{ChallengeKind, DnsRecords, DnsServer, HttpChallenges, Options, Subject, TsigKey};
+use certificates::{ChallengeKind, DnsRecords, DnsServer, HttpChallenges, Options, Subject, TsigKey};
 
 /// Returns the server with a key of this name, algorithm and secret.
 fn server(port: u16, name: &str, algorithm: &str, secret: &str) -> DnsServer {
@@ -68,7 +68,7 @@ fn errors_of_the_dns_server_name_the_cause() {
         &challenges,
     );
     let failed = |cause: &str| {
-        let holds = |status: &control::CertificateStatus| {
+        let holds = |status: &certificates::CertificateStatus| {
             status.last_error.as_ref().is_some_and(|(_, text)| text.contains(cause))
         };
         rig.until(name, cause, holds).last_error.unwrap().1
@@ -92,14 +92,14 @@ fn errors_of_the_dns_server_name_the_cause() {
     assert_eq!(rig.obtained(name).last_error, None);
     // A name for which the server has no zone.
     rig.renewer.serve(with(&scratch, &pebble, good()), vec![Subject::parse("a.komainu-other.com").unwrap()]);
-    let holds = |status: &control::CertificateStatus| status.last_error.is_some();
+    let holds = |status: &certificates::CertificateStatus| status.last_error.is_some();
     let text = rig.until("a.komainu-other.com", "an error", holds).last_error.unwrap().1;
     assert!(text.contains("no zone for _acme-challenge.a.komainu-other.com"), "{text}");
     // The clock of this machine is an hour fast.
     rig.moved_s.store(3_600, Ordering::Relaxed);
     let name = "b.komainu-test.com";
     rig.renewer.serve(with(&scratch, &pebble, good()), vec![Subject::parse(name).unwrap()]);
-    let holds = |status: &control::CertificateStatus| status.last_error.is_some();
+    let holds = |status: &certificates::CertificateStatus| status.last_error.is_some();
     let text = rig.until(name, "an error", holds).last_error.unwrap().1;
     assert!(text.contains("BADTIME"), "{text}");
 }

@@ -11,7 +11,9 @@ use instant_acme::{
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PublicKeyData, SanType};
 
 use crate::certificate::KeyedChain;
-use crate::client::{DirectoryClient, WebClient};
+use web_client::WebClient;
+
+use crate::directory_client::DirectoryClient;
 use crate::problem::{PROBLEM, described, problem};
 use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};

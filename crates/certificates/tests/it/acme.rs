@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::pebble::{PebbleOptions, free_port};
 use crate::rig::{Rig, Scratch, options, pebble};
-use control::{ChallengeKind, Directory, DnsRecords, ExternalAccount, HttpChallenges, Options, Subject};
+use certificates::{ChallengeKind, Directory, DnsRecords, ExternalAccount, HttpChallenges, Options, Subject};
 
 #[test]
 fn a_certificate_is_obtained_stored_and_used_after_a_restart() {

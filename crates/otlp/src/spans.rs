@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::otlp::{
+use crate::collector::{
     NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, attribute, attribute_number,
 };
 

@@ -11,8 +11,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, LocalSet};
 
-use crate::client::WebClient;
 use crate::ocsp::{CertificateId, Staple};
+use web_client::WebClient;
 
 /// Maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 4;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use control::{
+use certificates::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
     HttpChallenges, Intervals, Options, Subject,
 };

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use crate::client::WebClient;
 use crate::subject::{Issuer, Subject};
+use web_client::WebClient;
 
 /// Maximum number of names with on-demand certificates.
 pub(crate) const NAMES_MAX: usize = 10_000;

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::certificate::KeyedChain;
-use crate::client::WebClient;
 use crate::demand::Confirmer;
 use crate::order::{AccountLocks, Directory, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
@@ -16,6 +15,7 @@ use crate::sink::{CertificateSink, HttpChallenges};
 use crate::status::CertificateStatus;
 use crate::store::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
+use web_client::WebClient;
 
 /// Maximum number of concurrent orders.
 const ORDERS_MAX: usize = 4;

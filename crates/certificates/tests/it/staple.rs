@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::responder::{Answer, Responder};
-use control::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
+use certificates::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 

@@ -1,8 +1,10 @@
 //! HTTP/1.1 client for ACME directories, OCSP responders, collectors and the `ask` URL: one connection per
 //! request, with limits on time and response size.
+//!
+//! This crate owns the use of hyper and tokio as a client, on background threads. Requests of clients are never
+//! sent by it: `proxy` does that.
 
 use std::error::Error as StdError;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +15,9 @@ use std::time::{Duration, SystemTime};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -32,11 +33,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 const INTERIM_MAX: usize = 100;
 const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
-type Failure = Box<dyn StdError + Send + Sync>;
+/// Reason why there is no response.
+pub type Failure = Box<dyn StdError + Send + Sync>;
 
 /// HTTP client. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct WebClient {
+pub struct WebClient {
     tls: TlsConnector,
     request_max: Duration,
     /// Value of `Retry-After` in the last unsuccessful response.
@@ -48,7 +50,7 @@ impl WebClient {
     ///
     /// # Errors
     /// Fails if a certificate cannot be read, or TLS cannot be set up.
-    pub(crate) fn new(extra: &[u8], request_max: Duration) -> Result<WebClient, String> {
+    pub fn new(extra: &[u8], request_max: Duration) -> Result<WebClient, String> {
         let mut roots = RootCertStore::empty();
         // If the system has no certificates, verification of the directory reports it.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -68,7 +70,7 @@ impl WebClient {
     }
 
     /// Takes the `Retry-After` value of the last unsuccessful response.
-    pub(crate) fn take_retry_after(&self) -> Option<Duration> {
+    pub fn take_retry_after(&self) -> Option<Duration> {
         self.retry_after.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -76,7 +78,7 @@ impl WebClient {
     ///
     /// # Errors
     /// Reason why there is no response.
-    pub(crate) async fn get(&self, url: &str) -> Result<u16, String> {
+    pub async fn get(&self, url: &str) -> Result<u16, String> {
         let uri: hyper::Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
         let request = Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
         let request = request.map_err(|error| error.to_string())?;
@@ -88,12 +90,7 @@ impl WebClient {
     ///
     /// # Errors
     /// Reason why there is no such response.
-    pub(crate) async fn post(
-        &self,
-        url: &str,
-        media_type: &'static str,
-        body: Vec<u8>,
-    ) -> Result<Bytes, String> {
+    pub async fn post(&self, url: &str, media_type: &'static str, body: Vec<u8>) -> Result<Bytes, String> {
         match self.post_with(url, media_type, &[], body).await? {
             (200, body) => Ok(body),
             (status, _) => Err(format!("a response with status {status}")),
@@ -104,7 +101,7 @@ impl WebClient {
     ///
     /// # Errors
     /// Reason why there is no response.
-    pub(crate) async fn post_with(
+    pub async fn post_with(
         &self,
         url: &str,
         media_type: &'static str,
@@ -122,7 +119,11 @@ impl WebClient {
         Ok((response.status().as_u16(), response.into_body()))
     }
 
-    async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
+    /// Sends a request and returns the whole response.
+    ///
+    /// # Errors
+    /// Reason why there is no response.
+    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Failure>,
@@ -246,63 +247,6 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(wait.min(RETRY_AFTER_MAX))
 }
 
-/// Client of an ACME account, which reports if the URL is not that of a directory.
-pub(crate) struct DirectoryClient {
-    pub(crate) web: WebClient,
-    /// URL of the directory.
-    pub(crate) url: String,
-}
-
-impl HttpClient for DirectoryClient {
-    fn request(
-        &self,
-        request: Request<BodyWrapper<Bytes>>,
-    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, instant_acme::Error>> + Send>> {
-        let client = self.web.clone();
-        let is_directory = self.url.parse::<hyper::Uri>().is_ok_and(|url| url == *request.uri());
-        let directory = is_directory.then(|| self.url.clone());
-        Box::pin(async move {
-            let response = client.send(request).await.map_err(instant_acme::Error::Other)?;
-            if let Some(text) = directory.and_then(|url| directory_fault(&url, &response)) {
-                return Err(instant_acme::Error::Other(text.into()));
-            }
-            let (parts, body) = response.into_parts();
-            Ok(BytesResponse { parts, body: Box::new(body) })
-        })
-    }
-}
-
-/// Returns why a response is not that of an ACME directory (RFC 8555 section 7.1.1), with the remedy; `None`
-/// if it is.
-fn directory_fault(url: &str, response: &Response<Bytes>) -> Option<String> {
-    let status = response.status();
-    // The authority is overloaded or out of service.
-    if status.is_server_error() || status == hyper::StatusCode::TOO_MANY_REQUESTS {
-        return Some(format!("{url}: a response with status {}", status.as_u16()));
-    }
-    let found = match serde_json::from_slice::<serde_json::Value>(response.body()) {
-        _ if status.is_redirection() => match response.headers().get(LOCATION).map(HeaderValue::to_str) {
-            Some(Ok(place)) => format!(", which leads to {}", place.chars().take(200).collect::<String>()),
-            _ => String::new(),
-        },
-        _ if !status.is_success() => String::new(),
-        Ok(found) => {
-            let missing = |name: &&&str| !found[**name].is_string();
-            match ["newNonce", "newAccount", "newOrder"].iter().find(missing) {
-                Some(name) => format!(" and JSON without `{name}`"),
-                None => return None,
-            }
-        }
-        Err(_) if response.body().trim_ascii_start().starts_with(b"<") => " and HTML".to_owned(),
-        Err(_) => " and no JSON".to_owned(),
-    };
-    Some(format!(
-        "{url} is no ACME directory, but responds with status {}{found}: correct `directory` in `[acme]`, for \
-         which authorities name a URL such as https://acme-v02.api.letsencrypt.org/directory",
-        status.as_u16()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -388,42 +332,6 @@ mod tests {
     fn a_few_interim_responses_are_passed_over() {
         let all = [&INTERIM.repeat(INTERIM_MAX)[..], b"HTTP/1.1 204 No Content\r\n\r\n"].concat();
         assert_eq!(get(&all, Duration::from_secs(60)).0, Ok(204));
-    }
-
-    #[test]
-    fn a_url_that_is_no_directory_is_named_with_the_remedy() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let responds = |response: &str| {
-            let (head, body) = response.split_once('|').unwrap();
-            let url =
-                serve(format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into());
-            let web = WebClient::new(b"", Duration::from_secs(60)).unwrap();
-            let client = DirectoryClient { web, url: url.clone() };
-            let terms = instant_acme::NewAccount {
-                contact: &[],
-                terms_of_service_agreed: true,
-                only_return_existing: false,
-            };
-            let builder = instant_acme::Account::builder_with_http(Box::new(client));
-            let error = runtime.block_on(builder.create(&terms, url.clone(), None)).err().unwrap();
-            error.to_string().replace(&url, "URL")
-        };
-        for (response, words) in [
-            ("200 OK\r\nContent-Type: text/html|<html></html>", "status 200 and HTML: correct `directory`"),
-            ("404 Not Found|{\"detail\": \"no\"}", "status 404: correct"),
-            ("200 OK|{\"keyId\": 1}", "status 200 and JSON without `newNonce`: correct"),
-            ("200 OK|[]", "status 200 and JSON without `newNonce`: correct"),
-            ("200 OK|fine", "status 200 and no JSON: correct"),
-            ("200 OK|", "status 200 and no JSON: correct"),
-            (
-                "301 Moved\r\nLocation: https://a.test/dir|moved",
-                "status 301, which leads to https://a.test/dir: correct",
-            ),
-        ] {
-            let said = responds(response);
-            assert!(said.starts_with("URL is no ACME directory, ") && said.contains(words), "{said}");
-        }
-        assert_eq!(responds("503 Busy|<html>"), "URL: a response with status 503");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::WebClient;
+use web_client::WebClient;
 
 /// Timeout for the collector's response.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
