@@ -33,7 +33,7 @@ use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, replacements_agree};
 use crate::rewrite::{REWRITE, rewrite_agrees, route_table};
 use crate::shadow::{self, InjectedFault, Mirror};
-use crate::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
+use crate::shape::{Count, Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
 use crate::source::ConfigLine;
 use crate::tls::{SiteTls, site_tls};
@@ -272,6 +272,10 @@ directives! {
         /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        /// Number of header fields of a request; those with more get 431. `headers` of `[limits]` is checked before a route is chosen, so
+        /// that a larger number has no effect. `Host` counts. Over HTTP/2, `:authority` counts as `Host`, the other pseudo-header fields do
+        /// not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
+        "header_limit" headers_max: Option<u32> = absent("no limit of its own"), Maybe(Count { min: 1, max: 1000 });
         /// Limit of concurrent requests in the route's handler, and of the number and time of those that
         /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
         "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();

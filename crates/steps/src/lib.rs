@@ -9,6 +9,7 @@
 
 pub mod flow;
 pub mod access;
+pub mod header_limit;
 pub mod shaping;
 pub mod limit;
 pub mod auth;

@@ -40,6 +40,20 @@ fn the_defaults() {
 }
 
 #[test]
+fn a_header_limit_is_absent_or_in_its_range() {
+    let text = |value: &str| format!("[[route]]\nheader_limit = {value}\nrespond = 204\n");
+    assert_eq!(parse("[[route]]\nrespond = 204\n").sites[0].routes[0].headers_max, None);
+    for (value, headers_max) in [("1", 1), ("1000", 1000)] {
+        assert_eq!(parse(&text(value)).sites[0].routes[0].headers_max, Some(headers_max));
+    }
+    for value in ["-1", "0", "1001", "\"many\""] {
+        let report = Config::parse(&text(value), "test.toml", Path::new("/srv")).unwrap_err();
+        assert_eq!(report.errors(), 1, "{report}");
+        assert!(report.render(false).contains("expected a number from 1 to 1000"), "{report}");
+    }
+}
+
+#[test]
 fn short_forms_are_the_long_ones() {
     let short = "[[route]]\nfiles = \"a\"\n[[site]]\nhosts = \"h\"\n[[site.route]]\npath = \"/r\"\nredirect = \"/b\"\n\
         [[site.route]]\npath = \"/n\"\nrespond = 404\n[[site.route]]\nrespond = \"t\"\n";

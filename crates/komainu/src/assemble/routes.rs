@@ -47,6 +47,7 @@ use sharing::Sharing;
 use steps::access::RouteAccess;
 use steps::auth::AuthPlan;
 use steps::cors::RouteCors;
+use steps::header_limit::RouteHeaderLimit;
 use steps::limit::{CountedRequests, LimitPlan};
 use steps::shaping::queue::QueuePlan;
 use steps::shaping::shared;
@@ -476,6 +477,9 @@ fn steps(
     if !access.admits_all() {
         steps.add(RouteStep::Access(RouteAccess(access)));
     }
+    if let Some(fields_max) = route.headers_max {
+        steps.add(RouteStep::HeaderLimit(RouteHeaderLimit { fields_max: fields_max as usize }));
+    }
     let cache = route_cache(plan, (site, index), core_context);
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
     if let Some(rates) = plan.limits.of(site, owner, notices) {
@@ -552,6 +556,8 @@ fn internal_routes(
         let opened = Files::new(route_files(config, (site, index), files, cores, notices));
         let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
         let steps = &mut routes[index].steps;
+        // Direct requests get 404, however many fields they have.
+        steps.take(StepKind::HeaderLimit);
         let guards = RouteGuards {
             client_access: match steps.take(StepKind::Access) {
                 Some(RouteStep::Access(RouteAccess(access))) => access,

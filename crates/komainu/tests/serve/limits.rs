@@ -5,7 +5,9 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::rig;
-use crate::rig::{Answer, Folder, Rig, connect, eventually, is_closed, komainu, read_answer};
+use crate::rig::{
+    Answer, Folder, Rig, as_we_are, connect, curl, eventually, is_closed, komainu, read_answer, text,
+};
 
 fn small() -> Folder {
     let folder = Folder::new();
@@ -45,6 +47,38 @@ fn what_is_no_request_is_refused_and_the_connection_closed() {
         assert!(!answer.text().contains("HTTP/1.1 200"), "{request:?}");
     }
     rig.get("/a").expect(200, "A");
+}
+
+#[test]
+fn header_fields_of_a_route_have_a_limit() {
+    let folder = small();
+    let config = "listen = { address = \"127.0.0.1:0\", h2c = true }\n\
+        [[route]]\npath = \"/few\"\nheader_limit = 4\nrespond = \"few\"\n\
+        [[route]]\npath = \"/inner/*\"\ninternal = true\nheader_limit = 1\nfiles = \"www\"\n\
+        [[route]]\nrespond = \"many\"\n";
+    folder.write("komainu.toml", format!("{}{config}", as_we_are()));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
+    // `Host` counts, and the connection stays open. Internal routes refuse direct requests as ever.
+    let mut stream = rig.connect();
+    for (path, count, status) in
+        [("/few", 4, 200), ("/few", 5, 431), ("/few", 4, 200), ("/inner/a", 4, 404), ("/many", 100, 200)]
+    {
+        let fields = "X: y\r\n".repeat(count - 1);
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        read_answer(&mut stream).expect_status(status);
+    }
+    // curl sends `Host` (`:authority`), `User-Agent` and `Accept`.
+    for protocol in ["--http1.1", "--http2-prior-knowledge"] {
+        for (more, status) in [("A: b", "|200"), ("A: b\nC: d", "|431")] {
+            let url = rig.url("/few");
+            let mut given = vec![protocol, "-w", "|%{http_code}", url.as_str()];
+            more.lines().for_each(|field| given.extend(["-H", field]));
+            let got = text(&curl(&given).stdout);
+            assert!(got.ends_with(status), "{protocol} {more:?}: {got}");
+        }
+    }
 }
 
 #[test]

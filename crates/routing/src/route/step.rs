@@ -10,6 +10,7 @@ use steps::auth::RouteAuth;
 use steps::cors::RouteCors;
 use steps::flow::Flow;
 use steps::guard::SiteGuard;
+use steps::header_limit::RouteHeaderLimit;
 use steps::limit::{CountedRequests, RateRules};
 use steps::release::Release;
 use steps::shaping::queue::QueueRule;
@@ -28,6 +29,8 @@ pub enum RouteStep {
     Access(RouteAccess),
     /// Applies the maintenance and crawler rules of the site.
     Guard(Rc<SiteGuard>),
+    /// Refuses requests with too many header fields.
+    HeaderLimit(RouteHeaderLimit),
     /// Applies rate and concurrency limits.
     Limit(Rc<RateRules>, CountedRequests),
     /// Answers preflights.
@@ -62,6 +65,7 @@ pub enum StepKind {
     CorsFields,
     Access,
     Guard,
+    HeaderLimit,
     Limit,
     Cors,
     Auth,
@@ -84,6 +88,7 @@ impl RouteStep {
             RouteStep::CorsFields(_) => StepKind::CorsFields,
             RouteStep::Access(_) => StepKind::Access,
             RouteStep::Guard(_) => StepKind::Guard,
+            RouteStep::HeaderLimit(_) => StepKind::HeaderLimit,
             RouteStep::Limit(..) => StepKind::Limit,
             RouteStep::Cors(_) => StepKind::Cors,
             RouteStep::Auth(_) => StepKind::Auth,
@@ -115,6 +120,7 @@ impl RouteStep {
             RouteStep::Guard(guard) => {
                 return Box::pin(guarded(guard, Some(request.route), exchange, &request.path)).await;
             }
+            RouteStep::HeaderLimit(limit) => return limit.run(exchange).await,
             RouteStep::Limit(rates, counted) => return rates.run(exchange, *counted).await,
             RouteStep::Cors(cors) => return cors.run(exchange).await,
             RouteStep::Auth(auth) => {
