@@ -105,8 +105,8 @@ directives! {
         /// `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`, `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
         /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
-        /// The fields of `"json"` and `"logfmt"`: names of variables, without `$`. Fields without a value are
-        /// left out.
+        /// The fields of `"json"` and `"logfmt"`: names of the variables of `access` other than maps, without `$`.
+        /// Fields without a value are left out: `"tls_cipher"`, the cipher suite of the client's connection, is absent without TLS.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
         /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;

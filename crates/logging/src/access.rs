@@ -346,6 +346,9 @@ impl Access {
                     _ => {}
                 };
             }
+            Variable::Tls(variable) => {
+                return record.tls.iter().for_each(|session| session.write(*variable, out));
+            }
             Variable::Upstream => {
                 return out
                     .extend_from_slice(record.notes.upstream.as_deref().unwrap_or_default().as_bytes());

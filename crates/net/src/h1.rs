@@ -546,6 +546,7 @@ fn cut_off(conn: &Conn) -> bool {
 async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     let mut state = RequestState::new(conn.peer, conn.direct(), conn.link.core().now_us());
     state.listener_key = conn.permit.listener_key();
+    state.tls = conn.link.session().cloned();
     let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
     if exchange.refuse_and_close(reject).await.and_then(|()| exchange.end(&Fields::new())).is_ok() {
         // The connection is closed next, whether or not the client accepts the response.

@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::source::{GONE, Source};
 use crate::state::RequestState;
 use crate::stream_client::{StreamChoice, StreamStart};
-use crate::tls::HandshakeFailure;
+use crate::tls::{HandshakeFailure, TlsSession};
 
 /// A request handler. One instance is made for each core, so no locks are needed.
 pub trait Service: 'static {
@@ -57,6 +57,8 @@ pub struct RequestRecord<'x> {
     pub peer: Peer,
     /// The client that sent the request.
     pub client: Client,
+    /// The client's TLS session with this server, if there is one; known even if `request` is `None`.
+    pub tls: Option<&'x TlsSession>,
     /// Status of the response; 499 if the client disconnected before it.
     pub status: Status,
     /// Size of the response body, in bytes.
@@ -90,6 +92,7 @@ impl RequestState {
             request,
             peer: self.peer,
             client: self.client,
+            tls: self.tls.as_deref(),
             status: self.status,
             body_bytes: self.body_sent,
             duration_us: core.now_us().saturating_sub(self.started_us),

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::certified::{self, GET, LISTEN, s_client};
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, eventually, nobody};
 
@@ -173,4 +174,33 @@ fn json_access_logs() {
         (line["status"].as_u64(), line["target"].as_str(), line["user_agent"].as_str()),
         (Some(200), Some("/a"), Some("te\"st"))
     );
+}
+
+#[test]
+fn the_cipher_suite_is_that_of_the_connection_and_absent_without_tls() {
+    // A single thread keeps the lines in order.
+    let log = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\nfields = [\"status\", \"tls_cipher\"]\n";
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    let text = format!("{LISTEN}{log}{}", certified::site("a.test", tls));
+    let rig = certified::start(certified::folder(&[("a.test", "ec")]), &text);
+    for (arguments, request) in [("-tls1_3", GET), ("-tls1_2", GET), ("-tls1_3", "nonsense\r\n\r\n")] {
+        s_client(&rig, &format!("-servername a.test {arguments}"), request);
+    }
+    certified::fetch(&rig, "a.test", &["--http2"]).unwrap();
+    assert_eq!(
+        log_lines(&rig, "access.log", 4),
+        [
+            "{\"status\":200,\"tls_cipher\":\"TLS_AES_128_GCM_SHA256\"}",
+            "{\"status\":200,\"tls_cipher\":\"ECDHE-ECDSA-AES128-GCM-SHA256\"}",
+            "{\"status\":400,\"tls_cipher\":\"TLS_AES_128_GCM_SHA256\"}",
+            "{\"status\":200,\"tls_cipher\":\"TLS_AES_128_GCM_SHA256\"}",
+        ]
+    );
+
+    // `Rig::config` would speak TLS where the tests run through it.
+    let text = format!("listen = \"127.0.0.1:0\"\n{log}[[route]]\nrespond = \"a\"\n");
+    let rig = certified::start(Folder::new(), &text);
+    rig.get("/").expect(200, "a");
+    rig.send("nonsense\r\n\r\n").expect_status(400);
+    assert_eq!(log_lines(&rig, "access.log", 2), ["{\"status\":200}", "{\"status\":400}"]);
 }
