@@ -256,7 +256,8 @@ impl Object {
         self.fields.first(b"etag").is_some() || self.fields.first(b"last-modified").is_some()
     }
 
-    /// Returns the fields after a 304 with the fields `update` (RFC 9111 section 3.2).
+    /// Returns the fields after a 304 with the fields `update` (RFC 9111 section 3.2). Without a `Date` in the
+    /// 304 they have none, so that the time of its receipt counts (RFC 9110 section 6.6.1).
     #[must_use]
     pub fn updated_fields(&self, update: &Fields) -> Fields {
         let keeps = |name: &[u8]| {
@@ -265,6 +266,7 @@ impl Object {
                 || name.eq_ignore_ascii_case(b"content-range")
         };
         let mut fields = self.fields.clone();
+        fields.remove(b"date");
         for (name, _) in update.iter().filter(|(name, _)| !keeps(name)) {
             fields.remove(name);
         }
@@ -314,6 +316,8 @@ fn fields_without(fields: &Fields, unstored: &[Vec<u8>], answered_s: u64) -> Fie
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::freshness::{RequestFacts, ResponseTimes, assess};
+    use crate::policy::Policy;
 
     pub(crate) fn fields(lines: &[(&str, &str)]) -> Fields {
         let mut fields = Fields::new();
@@ -383,6 +387,22 @@ pub(crate) mod tests {
         ]));
         let shown = String::from_utf8(updated.wire().to_vec()).unwrap();
         assert_eq!(shown, "B: 1\r\nContent-Encoding: gzip\r\nETag: \"a\"\r\na: 2\r\nA: 3\r\nC: 1\r\n");
+    }
+
+    #[test]
+    fn the_age_of_a_response_begins_again_with_a_304_without_date() {
+        let date = |second: u64| http::condition::date_text(1_000_000 + second);
+        let lines = [("Cache-Control", "max-age=60"), ("Date", &date(0)), ("ETag", "\"a\"")];
+        let times = ResponseTimes { asked_s: 1_000_100, answered_s: 1_000_100 };
+        let age_s = |update: &[(&str, &str)]| {
+            let fields = object(&lines, "x").updated_fields(&fields(update));
+            let assessed =
+                assess(&RequestFacts::default(), Status::OK, &fields, times, &Policy::default()).unwrap();
+            assessed.age_s(1_000_100)
+        };
+        assert_eq!(age_s(&[("ETag", "\"a\"")]), 0);
+        assert_eq!(age_s(&[("Date", &date(90))]), 10);
+        assert_eq!(age_s(&[("Age", "7")]), 7);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Routing of requests to handlers: sites, routes, paths, rewrites, response edits, error pages, and streams.
 //!
 //! This crate owns the order of the steps that a request passes through. It never reads the configuration
-//! file or implements a handler or step itself.
+//! file, and implements only the steps that need the route: rewrites, replaced texts and named files.
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 

@@ -2,8 +2,8 @@
 //! releases, maintenance and crawler rules.
 //!
 //! This crate owns each step and its tables of clients. It never routes a request or produces the content of
-//! a route: a step passes the request on, delays it or answers it. A route without such directives has no
-//! steps.
+//! a route: a step passes the request on, delays it or answers it. A route without such directives, of its
+//! own or of its site, has no steps.
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 

@@ -7,7 +7,7 @@ use crate::tidy::source::{SourceFile, quoted};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// Crates with the subject of their messages; other crates have no messages of the server.
-const SUBJECTS: [(&str, &str); 14] = [
+const SUBJECTS: [(&str, &str); 16] = [
     ("komainu", "Starting, commands, logs, sites and routes"),
     ("config", "The configuration"),
     ("http", "Requests: HTTP/1"),
@@ -20,6 +20,8 @@ const SUBJECTS: [(&str, &str); 14] = [
     ("cache", "The cache"),
     ("apps", "Applications and their workers"),
     ("certificates", "Certificates, OCSP, DNS"),
+    ("steps", "Limits, maintenance, crawlers, authentication"),
+    ("routing", "Sites, routes and paths"),
     ("sharing", "Limits shared through Redis"),
     ("coding", "Compression"),
 ];
