@@ -204,7 +204,7 @@ impl Router {
                 return Ok(RouteChoice::Route(path, route));
             };
             route.refuse_encoded_slash(&path)?;
-            path = rules.search_again(exchange, &path, &route.prefix, &mut rounds)?;
+            path = rules.search_again(exchange, &path, &route.paths.prefix, &mut rounds)?;
         }
     }
 

@@ -39,7 +39,7 @@ use routing::path_rules::{MapValues, PathRules, route_prefix};
 use routing::php::{self, PhpRoute};
 use routing::replace::RouteReplacement;
 use routing::request_path::Strip;
-use routing::route::{Handler, Route, RouteStep, RouteSteps, StepKind};
+use routing::route::{Handler, Route, RoutePaths, RouteStep, RouteSteps, StepKind};
 use routing::router::RouteTable;
 use routing::streams::limits::StreamLimits;
 use routing::streams::route::StreamRoutes;
@@ -438,9 +438,11 @@ fn route(
         steps,
         handler,
         path_rules: None,
-        strip: Strip(strip),
-        prefix: route_prefix(route),
-        keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
+        paths: RoutePaths {
+            strip: Strip(strip),
+            prefix: route_prefix(route),
+            keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
+        },
         limits: RouteLimits {
             compression: settings.compress.map(|compress| Rc::new(compression(compress))),
             body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),

@@ -2,19 +2,27 @@
 
 use std::rc::Rc;
 
-use cache_handler::handler::CachedHandler;
 use files::{FileOutcome, Files};
 use hosting::workers::Mounted;
 use http::{Fields, Status, Template, Variable};
 use net::{Exchange, Fault, pin_in_place};
 use proxy::Proxy;
 
-use super::Route;
 use crate::edits::values;
 use crate::pages;
 use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
-use crate::request_path::RequestPath;
+use crate::request_path::{RequestPath, Strip};
 use crate::templates::FilledResponse;
+
+/// Treatment of paths by a route.
+pub struct RoutePaths {
+    /// Prefix removed from the path for files.
+    pub strip: Strip,
+    /// Part of the route's path before the final `*`, for `$rest`.
+    pub prefix: Vec<u8>,
+    /// Whether paths with encoded slashes are accepted. Files never accept them.
+    pub keeps_encoded_slashes: bool,
+}
 
 /// Handler of a route.
 pub enum Handler {
@@ -62,6 +70,15 @@ impl Handler {
         matches!(self, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_))
     }
 
+    /// Whether a response is cancelled if its client leaves.
+    pub(super) fn cancels_left(&self) -> bool {
+        match self {
+            Handler::Proxy(proxy) => proxy.cancels_left(),
+            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
+            _ => false,
+        }
+    }
+
     /// Serves a request. `path` has the script of a PHP route that has been found already.
     ///
     /// # Errors
@@ -69,26 +86,26 @@ impl Handler {
     pub(super) async fn serve(
         &self,
         exchange: &mut Exchange<'_>,
-        route: &Route,
+        paths: &RoutePaths,
         path: &RequestPath,
     ) -> Result<(), Fault> {
         match self {
             Handler::Proxy(proxy) => proxy.serve(exchange).await,
-            Handler::App(app) => app.serve(exchange, &path.kept(exchange, route.keeps_encoded_slashes)).await,
+            Handler::App(app) => app.serve(exchange, &path.kept(exchange, paths.keeps_encoded_slashes)).await,
             // Boxed, because it would make the future of every other request larger.
-            Handler::Php(php) => pin_in_place(|| php.serve(exchange, route, path)).await,
+            Handler::Php(php) => pin_in_place(|| php.serve(exchange, paths, path)).await,
             Handler::Files(files) => {
-                match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
+                match files.serve(exchange, paths.strip.below(&path.kept(exchange, false))).await? {
                     FileOutcome::Done => Ok(()),
                     FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
                 }
             }
-            Handler::Redirect { to, status } => redirect(exchange, to, *status, &route.prefix).await,
+            Handler::Redirect { to, status } => redirect(exchange, to, *status, &paths.prefix).await,
             Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
                 exchange.refuse(*status, pages::why(*status)).await
             }
             Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-            Handler::Fill(response) => response.serve(exchange, &route.prefix).await,
+            Handler::Fill(response) => response.serve(exchange, &paths.prefix).await,
         }
     }
 }
@@ -131,18 +148,18 @@ impl PhpRoute {
     pub(super) async fn find_script(
         &self,
         exchange: &mut Exchange<'_>,
-        route: &Route,
+        paths: &RoutePaths,
         path: &RequestPath,
     ) -> Result<PhpServed, Fault> {
         let kept = path.kept(exchange, false);
-        match self.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
+        match self.find(exchange, paths.strip.below(&kept), !path.has_encoded_slash).await? {
             PhpTarget::Done => Ok(PhpServed::Done),
             PhpTarget::Missing(reason) => {
                 exchange.refuse(Status::NOT_FOUND, reason).await?;
                 Ok(PhpServed::Done)
             }
             PhpTarget::Script(mut script) => {
-                if route.keeps_encoded_slashes {
+                if paths.keeps_encoded_slashes {
                     script.info = path.end_like(&script.info, &exchange.request()).to_vec();
                 }
                 Ok(PhpServed::Script(RequestPath { script: Some(Rc::new(script)), ..path.clone() }))
@@ -153,35 +170,15 @@ impl PhpRoute {
     async fn serve(
         &self,
         exchange: &mut Exchange<'_>,
-        route: &Route,
+        paths: &RoutePaths,
         path: &RequestPath,
     ) -> Result<(), Fault> {
         if path.script.is_some() {
             return self.run(exchange, path.script.as_deref()).await;
         }
-        match self.find_script(exchange, route, path).await? {
+        match self.find_script(exchange, paths, path).await? {
             PhpServed::Done => Ok(()),
             PhpServed::Script(path) => self.run(exchange, path.script.as_deref()).await,
-        }
-    }
-}
-
-/// The route behind its cache.
-pub(super) struct CachedRoute {
-    pub(super) route: Rc<Route>,
-    pub(super) path: RequestPath,
-}
-
-impl CachedHandler for CachedRoute {
-    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        self.route.serve_handler(exchange, &self.path).await
-    }
-
-    fn cancels_left(&self) -> bool {
-        match &self.route.handler {
-            Handler::Proxy(proxy) => proxy.cancels_left(),
-            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
-            _ => false,
         }
     }
 }

@@ -3,20 +3,21 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use cache_handler::handler::CachedHandler;
 use http::{Method, Reject};
 use net::{Exchange, Fault, RouteLimits, pin_in_place};
 use steps::flow::Flow;
+use steps::guard::SiteGuard;
 
 use crate::edits::RouteEdits;
 use crate::path_rules::PathRules;
-use crate::request_path::{RequestPath, Strip};
+use crate::request_path::RequestPath;
 
 mod handler;
 mod step;
 
-pub use handler::Handler;
-use handler::{CachedRoute, PhpServed};
-pub(crate) use step::guarded;
+use handler::PhpServed;
+pub use handler::{Handler, RoutePaths};
 pub use step::{RouteStep, RouteSteps, StepKind};
 
 /// A route on one core.
@@ -27,12 +28,8 @@ pub struct Route {
     pub handler: Handler,
     /// Captures and rewrites of the path.
     pub path_rules: Option<Rc<PathRules>>,
-    /// Prefix removed from the path for files.
-    pub strip: Strip,
-    /// Part of the route's path before the final `*`, for `$rest`.
-    pub prefix: Vec<u8>,
-    /// Whether paths with encoded slashes are accepted. Files never accept them.
-    pub keeps_encoded_slashes: bool,
+    /// Treatment of paths.
+    pub paths: RoutePaths,
     /// Body limit, timeouts and compression.
     pub limits: RouteLimits,
     /// Edits of response fields.
@@ -66,6 +63,48 @@ impl RoutedRequest<'_> {
         }
         Ok(())
     }
+
+    /// Runs a step that precedes the handler.
+    ///
+    /// # Errors
+    /// The client is gone, or the step refuses the request.
+    async fn run(&mut self, step: &RouteStep, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
+        match step {
+            RouteStep::CorsFields(cors) => cors.mark(exchange),
+            RouteStep::Access(access) => return access.run(exchange).await,
+            // Boxed because few sites have it.
+            RouteStep::Guard(guard) => {
+                return Box::pin(guarded(guard, Some(self.route), exchange, &self.path)).await;
+            }
+            RouteStep::HeaderLimit(limit) => return limit.run(exchange).await,
+            RouteStep::Limit(rates, counted) => return rates.run(exchange, *counted).await,
+            RouteStep::Cors(cors) => return cors.run(exchange).await,
+            RouteStep::Auth(auth) => {
+                let flow = auth.run(exchange).await?;
+                if flow == Flow::Continue && exchange.request().user().is_some() {
+                    self.route.edits.name_user(exchange, &self.route.paths.prefix);
+                }
+                return Ok(flow);
+            }
+            RouteStep::Rewrite(rules) => {
+                self.pass_path_on(exchange)?;
+                self.route.refuse_encoded_slash(&self.path)?;
+                if let Some(rewritten) = rules.rewrite(exchange, &self.route.paths.prefix)? {
+                    self.path = Cow::Owned(rewritten);
+                }
+            }
+            // Boxed because few routes have it.
+            RouteStep::Release(release) => {
+                self.pass_path_on(exchange)?;
+                return Box::pin(release.run(exchange)).await;
+            }
+            RouteStep::Replace(replacement) => replacement.begin(exchange, &self.route.paths.prefix),
+            RouteStep::InterceptErrors => exchange.intercept_errors(),
+            RouteStep::Bandwidth(bandwidth) => exchange.limit_bandwidth(*bandwidth),
+            RouteStep::Files(_) | RouteStep::Cache(_) | RouteStep::Queue(_) | RouteStep::NamedFiles(_) => {}
+        }
+        Ok(Flow::Continue)
+    }
 }
 
 impl Route {
@@ -78,12 +117,12 @@ impl Route {
         exchange: &mut Exchange<'_>,
         path: &RequestPath,
     ) -> Result<(), Fault> {
-        self.edits.make(exchange, &self.prefix);
+        self.edits.make(exchange, &self.paths.prefix);
         exchange.set_label(self.label);
         let passed = if self.handler.files().is_some() { None } else { path.passed_on(exchange)? };
         let path = passed.as_ref().unwrap_or(path);
         self.begin(exchange, path)?;
-        self.handler.serve(exchange, self, path).await
+        self.handler.serve(exchange, &self.paths, path).await
     }
 
     /// Serves a request: runs the steps in order, and then the handler.
@@ -98,12 +137,12 @@ impl Route {
         if let Some(rules) = &self.path_rules {
             rules.capture(exchange, path);
         }
-        self.edits.make(exchange, &self.prefix);
+        self.edits.make(exchange, &self.paths.prefix);
         exchange.set_label(self.label);
         let mut request = RoutedRequest { route: self, path: Cow::Borrowed(path) };
         let mut steps = self.steps.before_handler();
         while let Some((step, rest)) = steps.split_first() {
-            steps = match step.run(exchange, &mut request).await? {
+            steps = match request.run(step, exchange).await? {
                 Flow::Continue => rest,
                 Flow::Branch(branch) => {
                     request.route = &self.branches[branch];
@@ -127,7 +166,7 @@ impl Route {
     ) -> Result<(), Fault> {
         if let Handler::Php(php) = &self.handler {
             // Boxed, because it would make the future of every other request larger.
-            return match pin_in_place(|| php.find_script(exchange, self, path)).await? {
+            return match pin_in_place(|| php.find_script(exchange, &self.paths, path)).await? {
                 PhpServed::Done => Ok(()),
                 PhpServed::Script(path) => self.serve_cached(exchange, &path).await,
             };
@@ -137,7 +176,7 @@ impl Route {
             let is_for_files = matches!(exchange.request().method(), Method::Get | Method::Head);
             if is_for_files
                 && !path.has_encoded_slash
-                && files.serve(exchange, self.strip.below(&path.kept(exchange, false))).await?.is_done()
+                && files.serve(exchange, self.paths.strip.below(&path.kept(exchange, false))).await?.is_done()
             {
                 return Ok(());
             }
@@ -179,7 +218,7 @@ impl Route {
         if internals.is_some() {
             exchange.let_name_files();
         }
-        let outcome = self.handler.serve(exchange, self, path).await;
+        let outcome = self.handler.serve(exchange, &self.paths, path).await;
         match (internals, exchange.take_named_file()) {
             // Boxed because it is rare.
             (Some(internals), Some(file)) => {
@@ -220,7 +259,47 @@ impl Route {
     /// # Errors
     /// 400.
     pub(crate) fn refuse_encoded_slash(&self, path: &RequestPath) -> Result<(), Reject> {
-        if path.has_encoded_slash && !self.keeps_encoded_slashes { Err(ENCODED_SLASH) } else { Ok(()) }
+        if path.has_encoded_slash && !self.paths.keeps_encoded_slashes { Err(ENCODED_SLASH) } else { Ok(()) }
+    }
+}
+
+/// Applies the maintenance and crawler rules of a site. `route` serves the site's own robots.txt.
+///
+/// # Errors
+/// The client is gone.
+pub(crate) async fn guarded(
+    guard: &SiteGuard,
+    route: Option<&Rc<Route>>,
+    exchange: &mut Exchange<'_>,
+    path: &RequestPath,
+) -> Result<Flow, Fault> {
+    let flow = guard.run(exchange).await?;
+    if flow != Flow::Robots {
+        return Ok(flow);
+    }
+    let files = route.and_then(|route| Some((route, route.handler.files().or(route.steps.files())?)));
+    if let Some((route, files)) = files
+        && files.serve(exchange, route.paths.strip.below(&path.kept(exchange, false))).await?.is_done()
+    {
+        return Ok(Flow::Answered);
+    }
+    guard.send_robots(exchange).await?;
+    Ok(Flow::Answered)
+}
+
+/// The route behind its cache.
+struct CachedRoute {
+    route: Rc<Route>,
+    path: RequestPath,
+}
+
+impl CachedHandler for CachedRoute {
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.route.serve_handler(exchange, &self.path).await
+    }
+
+    fn cancels_left(&self) -> bool {
+        self.route.handler.cancels_left()
     }
 }
 

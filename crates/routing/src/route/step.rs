@@ -4,22 +4,19 @@ use std::rc::Rc;
 
 use cache_handler::handler::RouteCache;
 use files::Files;
-use net::{Bandwidth, Exchange, Fault};
+use net::Bandwidth;
 use steps::access::RouteAccess;
 use steps::auth::RouteAuth;
 use steps::cors::RouteCors;
-use steps::flow::Flow;
 use steps::guard::SiteGuard;
 use steps::header_limit::RouteHeaderLimit;
 use steps::limit::{CountedRequests, RateRules};
 use steps::release::Release;
 use steps::shaping::queue::QueueRule;
 
-use super::{Route, RoutedRequest};
 use crate::internal::InternalRoutes;
 use crate::path_rules::PathRules;
 use crate::replace::RouteReplacement;
-use crate::request_path::RequestPath;
 
 /// A step with its settings.
 pub enum RouteStep {
@@ -103,76 +100,6 @@ impl RouteStep {
             RouteStep::NamedFiles(_) => StepKind::NamedFiles,
         }
     }
-
-    /// Runs a step that precedes the handler.
-    ///
-    /// # Errors
-    /// The client is gone, or the step refuses the request.
-    pub(super) async fn run(
-        &self,
-        exchange: &mut Exchange<'_>,
-        request: &mut RoutedRequest<'_>,
-    ) -> Result<Flow, Fault> {
-        match self {
-            RouteStep::CorsFields(cors) => cors.mark(exchange),
-            RouteStep::Access(access) => return access.run(exchange).await,
-            // Boxed because few sites have it.
-            RouteStep::Guard(guard) => {
-                return Box::pin(guarded(guard, Some(request.route), exchange, &request.path)).await;
-            }
-            RouteStep::HeaderLimit(limit) => return limit.run(exchange).await,
-            RouteStep::Limit(rates, counted) => return rates.run(exchange, *counted).await,
-            RouteStep::Cors(cors) => return cors.run(exchange).await,
-            RouteStep::Auth(auth) => {
-                let flow = auth.run(exchange).await?;
-                if flow == Flow::Continue && exchange.request().user().is_some() {
-                    request.route.edits.name_user(exchange, &request.route.prefix);
-                }
-                return Ok(flow);
-            }
-            RouteStep::Rewrite(rules) => {
-                request.pass_path_on(exchange)?;
-                request.route.refuse_encoded_slash(&request.path)?;
-                if let Some(rewritten) = rules.rewrite(exchange, &request.route.prefix)? {
-                    request.path = std::borrow::Cow::Owned(rewritten);
-                }
-            }
-            // Boxed because few routes have it.
-            RouteStep::Release(release) => {
-                request.pass_path_on(exchange)?;
-                return Box::pin(release.run(exchange)).await;
-            }
-            RouteStep::Replace(replacement) => replacement.begin(exchange, &request.route.prefix),
-            RouteStep::InterceptErrors => exchange.intercept_errors(),
-            RouteStep::Bandwidth(bandwidth) => exchange.limit_bandwidth(*bandwidth),
-            RouteStep::Files(_) | RouteStep::Cache(_) | RouteStep::Queue(_) | RouteStep::NamedFiles(_) => {}
-        }
-        Ok(Flow::Continue)
-    }
-}
-
-/// Applies the maintenance and crawler rules of a site. `route` serves the site's own robots.txt.
-///
-/// # Errors
-/// The client is gone.
-pub(crate) async fn guarded(
-    guard: &SiteGuard,
-    route: Option<&Rc<Route>>,
-    exchange: &mut Exchange<'_>,
-    path: &RequestPath,
-) -> Result<Flow, Fault> {
-    let flow = guard.run(exchange).await?;
-    if flow != Flow::Robots {
-        return Ok(flow);
-    }
-    let files = route.and_then(|route| Some((route, route.handler.files().or(route.steps.files())?)));
-    if let Some((route, files)) = files
-        && files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await?.is_done()
-    {
-        return Ok(Flow::Answered);
-    }
-    guard.send_robots(exchange).await?;
-    Ok(Flow::Answered)
 }
 
 /// Steps of a route in the order of [`StepKind`]. A route without directives has none.
