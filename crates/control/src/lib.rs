@@ -59,9 +59,9 @@ pub use demand::client_network;
 pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
-pub use orders::Environment;
+pub use orders::RenewerEnvironment;
 pub use otlp::{
-    NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, RefusedItems, attribute,
+    OtlpSendError, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, RefusedItems, attribute,
     attribute_number,
 };
 pub use records::DnsRecords;

@@ -5,12 +5,12 @@
 //! after copying.
 
 #[cfg(not(loom))]
-pub(crate) use machine::Region;
+pub(crate) use native::Region;
 #[cfg(loom)]
 pub(crate) use modelled::Region;
 
 #[cfg(not(loom))]
-mod machine {
+mod native {
     use core::ptr::{self, NonNull};
     use core::slice;
     use core::sync::atomic::{Ordering, compiler_fence};

@@ -8,7 +8,7 @@ use crate::bounds::{Client, bytes, compressed_zeros, hold};
 use crate::hosted;
 use crate::rig::{Folder, Rig, as_we_are, installed};
 use bench::attack::wire::{
-    END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, literal, stream, window_update,
+    END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, push_literal, stream_id, window_update,
 };
 
 const PLAIN: &str = "threads = 1\n[limits]\nmemory = \"8GiB\"\n";
@@ -117,12 +117,12 @@ fn hundred(sends: bool) -> Vec<u8> {
         (":path", "/echo"),
         ("sec-websocket-version", "13"),
     ] {
-        literal(&mut block, name.as_bytes(), value.as_bytes());
+        push_literal(&mut block, name.as_bytes(), value.as_bytes());
     }
     if sends {
-        literal(&mut block, b"x-sends", b"yes");
+        push_literal(&mut block, b"x-sends", b"yes");
     }
-    sent.extend((0..100).flat_map(|at| frame(kind::HEADERS, END_HEADERS, stream(at), &block)));
+    sent.extend((0..100).flat_map(|at| frame(kind::HEADERS, END_HEADERS, stream_id(at), &block)));
     sent
 }
 
@@ -141,7 +141,7 @@ fn a_hundred_sockets_over_one_connection() {
     drop(hold(&rig, "HTTP/2, 100 WebSockets, idle", 5, || Client::new(&rig).sends(&idle), push));
     let (rig, noisy) = (start(), hundred(true));
     let message = [head(0x82, 125), vec![b'x'; 125]].concat().repeat(18);
-    let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream(at), &message));
+    let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream_id(at), &message));
     let noisy = bytes([noisy, messages.collect()].concat());
     let state = "HTTP/2, 100 WebSockets, the application sends, nothing is read";
     drop(hold(&rig, state, 3, || Client::new(&rig).sends(&noisy), push));
@@ -158,12 +158,12 @@ fn a_socket_over_http_2_passes_the_cache() {
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
     let mut stream = rig.connect();
-    stream.write_all(&hundred(false)).unwrap();
+    stream_id.write_all(&hundred(false)).unwrap();
     loop {
         let mut head = [0; 9];
-        stream.read_exact(&mut head).unwrap();
+        stream_id.read_exact(&mut head).unwrap();
         let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
-        stream.read_exact(&mut payload).unwrap();
+        stream_id.read_exact(&mut payload).unwrap();
         if head[3] == kind::HEADERS {
             // Status 200 as an index into the HPACK static table.
             assert_eq!(payload[0], 0x88, "{payload:?}");
@@ -179,14 +179,14 @@ fn switches() -> u16 {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
+            let mut stream = stream_id.unwrap();
             std::thread::spawn(move || {
-                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream_id.read(&mut [0; 4096]);
                 let head =
                     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-                let mut sent = stream.write_all(head.as_bytes());
+                let mut sent = stream_id.write_all(head.as_bytes());
                 while sent.is_ok() {
-                    sent = stream.write_all(&[b'x'; 64 * 1024]);
+                    sent = stream_id.write_all(&[b'x'; 64 * 1024]);
                 }
             });
         }

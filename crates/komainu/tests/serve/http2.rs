@@ -106,7 +106,7 @@ fn counting_origin() -> SocketAddr {
             Some((head.len() + 4, length))
         };
         let length = loop {
-            let read = stream.read(&mut piece).unwrap();
+            let read = stream_id.read(&mut piece).unwrap();
             assert!(read > 0, "the request is cut");
             bytes.extend_from_slice(&piece[..read]);
             if let Some((head, length)) = length(&bytes[..bytes.len().min(2048)])
@@ -152,17 +152,17 @@ fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
     let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
-    let mut head = target.block(true);
-    literal(&mut head, b"expect", b"100-continue");
+    let mut head = target.header_block(true);
+    push_literal(&mut head, b"expect", b"100-continue");
     let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
     let empty = frame(kind::DATA, 8, 1, &[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     for leaves in [true, false] {
         let mut stream = rig.connect();
-        stream.write_all(&start).unwrap();
+        stream_id.write_all(&start).unwrap();
         let (mut upstream, _) = listener.accept().unwrap();
         match leaves {
-            true => stream.shutdown(std::net::Shutdown::Write).unwrap(),
-            false => stream.write_all(&empty).unwrap(),
+            true => stream_id.shutdown(std::net::Shutdown::Write).unwrap(),
+            false => stream_id.write_all(&empty).unwrap(),
         }
         rig.get("/a").expect(200, "here");
         if leaves {
@@ -181,10 +181,10 @@ fn the_window_of_an_upload_grows_with_its_rate() {
     let rig = proxy_to(&format!("http://{}", counting_origin()));
     let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
     let mut stream = rig.connect();
-    let mut head = target.block(true);
-    literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
+    let mut head = target.header_block(true);
+    push_literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
     let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
-    stream.write_all(&start).unwrap();
+    stream_id.write_all(&start).unwrap();
     let (mut connection, mut window, mut sent) = (65_535_i64, 65_536_i64, 0);
     let (mut announced, mut held_ping, mut largest) = (0_i64, None, 0);
     let mut is_answered = false;
@@ -192,15 +192,15 @@ fn the_window_of_an_upload_grows_with_its_rate() {
         let len = window.min(connection).min(16_384).min((BODY_BYTES - sent) as i64);
         if len > 0 {
             let ends = u8::from(sent + len as usize == BODY_BYTES);
-            stream.write_all(&frame(kind::DATA, ends, 1, &vec![b'x'; len as usize])).unwrap();
+            stream_id.write_all(&frame(kind::DATA, ends, 1, &vec![b'x'; len as usize])).unwrap();
             (sent, window, connection) = (sent + len as usize, window - len, connection - len);
             largest = largest.max(window);
             continue;
         }
         let mut header = [0; 9];
-        stream.read_exact(&mut header).unwrap();
+        stream_id.read_exact(&mut header).unwrap();
         let mut payload = vec![0; usize::from(header[1]) << 8 | usize::from(header[2])];
-        stream.read_exact(&mut payload).unwrap();
+        stream_id.read_exact(&mut payload).unwrap();
         let number = payload.first_chunk().map_or(0, |bytes| i64::from(u32::from_be_bytes(*bytes)));
         match (header[3], header[8]) {
             (kind::WINDOW_UPDATE, 0) => connection += number,
@@ -216,7 +216,7 @@ fn the_window_of_an_upload_grows_with_its_rate() {
             && sent < BODY_BYTES
             && let Some(payload) = held_ping.take()
         {
-            stream.write_all(&frame(kind::PING, 1, 0, &payload)).unwrap();
+            stream_id.write_all(&frame(kind::PING, 1, 0, &payload)).unwrap();
         }
     }
     assert!(largest >= 400_000, "the largest window was {largest}");
@@ -404,16 +404,16 @@ fn the_log_says_why_the_server_ended_a_request() {
     .enumerate()
     {
         let mut stream = rig.connect();
-        stream.write_all(&[client_start(&[(INITIAL_WINDOW_SIZE, 0)]), target.get(1)].concat()).unwrap();
+        stream_id.write_all(&[client_start(&[(INITIAL_WINDOW_SIZE, 0)]), target.get(1)].concat()).unwrap();
         // The response's head shows that the request has begun.
         let (mut received, mut piece) = (Vec::new(), [0; 4096]);
         while !received.windows(9).any(|frame: &[u8]| frame[3..] == [kind::HEADERS, END_HEADERS, 0, 0, 0, 1])
         {
-            let len = stream.read(&mut piece).unwrap();
+            let len = stream_id.read(&mut piece).unwrap();
             assert!(len > 0, "{fault}");
             received.extend_from_slice(&piece[..len]);
         }
-        stream.write_all(&sent).unwrap();
+        stream_id.write_all(&sent).unwrap();
         eventually("a line in the log", || lines().matches('\n').count() > number);
         let line = lines().lines().nth(number).unwrap().to_owned();
         assert!(line.contains(&format!("\"fault\":\"{fault}\"")), "{fault}: {line}");

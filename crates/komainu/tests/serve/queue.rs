@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use bench::attack::wire::{AttackTarget, client_start, stream};
+use bench::attack::wire::{AttackTarget, client_start, stream_id};
 
 use rustix::net::sockopt::set_socket_linger;
 
@@ -24,13 +24,13 @@ fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
     let (requests, received) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, requests) = (stream.unwrap(), requests.clone());
+            let (mut stream, requests) = (stream_id.unwrap(), requests.clone());
             std::thread::spawn(move || {
-                while let Some(path) = next_path(&mut stream) {
+                while let Some(path) = next_path(&mut stream_id) {
                     match path.contains("now") {
-                        true => stream.write_all(ANSWER).unwrap(),
+                        true => stream_id.write_all(ANSWER).unwrap(),
                         false => {
-                            let _ = requests.send((path, stream));
+                            let _ = requests.send((path, stream_id));
                             return;
                         }
                     }
@@ -45,7 +45,7 @@ fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
 fn next_path(stream: &mut TcpStream) -> Option<String> {
     let (mut bytes, mut byte) = (Vec::new(), [0]);
     while !bytes.ends_with(b"\r\n\r\n") {
-        if stream.read(&mut byte).ok()? == 0 {
+        if stream_id.read(&mut byte).ok()? == 0 {
             return None;
         }
         bytes.push(byte[0]);
@@ -55,7 +55,7 @@ fn next_path(stream: &mut TcpStream) -> Option<String> {
 
 /// Answers a request held by the origin, and closes the connection.
 fn answer_held(mut stream: TcpStream) {
-    stream
+    stream_id
         .write_all(
             &String::from_utf8_lossy(ANSWER).replace("OK\r\n", "OK\r\nConnection: close\r\n").into_bytes(),
         )
@@ -81,15 +81,15 @@ fn start(url: &str, queue: &str, more: &str) -> Rig {
 /// Sends a request whose response is read later.
 fn begin(rig: &Rig, path: &str) -> TcpStream {
     let mut stream = rig.connect();
-    stream
+    stream_id
         .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
         .unwrap();
-    stream
+    stream_id
 }
 
 fn end(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
+    stream_id.read_to_end(&mut bytes).unwrap();
     Answer::parse(bytes)
 }
 
@@ -110,7 +110,7 @@ fn queued(rig: &Rig, paths: &[&str]) -> Vec<TcpStream> {
     let one = |(index, path): (usize, &&str)| {
         let stream = begin(rig, path);
         eventually("it waits", || waiting(rig) == before + index as u64 + 1);
-        stream
+        stream_id
     };
     paths.iter().enumerate().map(one).collect()
 }
@@ -213,14 +213,14 @@ fn never_more_than_so_many_are_in_the_handler() {
     let theirs = counts.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, counts) = (stream.unwrap(), theirs.clone());
+            let (mut stream, counts) = (stream_id.unwrap(), theirs.clone());
             std::thread::spawn(move || {
-                while next_path(&mut stream).is_some() {
+                while next_path(&mut stream_id).is_some() {
                     let now = counts[0].fetch_add(1, Ordering::SeqCst) + 1;
                     counts[1].fetch_max(now, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(2));
                     counts[0].fetch_sub(1, Ordering::SeqCst);
-                    stream.write_all(ANSWER).unwrap();
+                    stream_id.write_all(ANSWER).unwrap();
                 }
             });
         }
@@ -235,8 +235,8 @@ fn never_more_than_so_many_are_in_the_handler() {
                 for _ in 0..4 {
                     // Pipelined: the second request waits for the first.
                     let two = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
-                    stream.write_all(two.as_bytes()).unwrap();
-                    (0..2).for_each(|_| _ = read_answer(&mut stream).expect(200, "done"));
+                    stream_id.write_all(two.as_bytes()).unwrap();
+                    (0..2).for_each(|_| _ = read_answer(&mut stream_id).expect(200, "done"));
                 }
             });
         }
@@ -263,12 +263,12 @@ fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
     };
     let before = bytes("komainu_resident_bytes");
     let target = AttackTarget { authority: "x".into(), path: "/wait".into(), is_https: false };
-    let requests: Vec<u8> = (0..STREAMS).flat_map(|at| target.get(stream(at))).collect();
+    let requests: Vec<u8> = (0..STREAMS).flat_map(|at| target.get(stream_id(at))).collect();
     let clients: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|_| {
             let mut stream = rig.connect();
-            stream.write_all(&[client_start(&[]), requests.clone()].concat()).unwrap();
-            stream
+            stream_id.write_all(&[client_start(&[]), requests.clone()].concat()).unwrap();
+            stream_id
         })
         .collect();
     eventually("all wait", || waiting(&rig) == waiting_max as u64);

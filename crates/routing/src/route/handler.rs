@@ -4,17 +4,17 @@ use std::rc::Rc;
 
 use cache_handler::handler::CachedHandler;
 use files::{FileOutcome, Files};
-use hosting::workers::Mounted;
+use hosting::workers::MountedApp;
 use http::{Fields, Status, Template, Variable};
 use net::{Exchange, Fault, pin_in_place};
 use proxy::Proxy;
 
 use super::Route;
-use crate::edits::values;
+use crate::edits::template_values;
 use crate::pages;
 use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
 use crate::request_path::RequestPath;
-use crate::templates::FilledResponse;
+use crate::templates::TemplateResponse;
 
 /// Handler of a route.
 pub enum Handler {
@@ -25,7 +25,7 @@ pub enum Handler {
     /// PHP scripts.
     Php(Box<PhpRoute>),
     /// A hosted application.
-    App(Mounted),
+    App(MountedApp),
     /// A redirect.
     Redirect {
         /// Value of `Location`.
@@ -43,7 +43,7 @@ pub enum Handler {
         body: Vec<u8>,
     },
     /// A fixed response with variables in its body.
-    Fill(Box<FilledResponse>),
+    RespondTemplate(Box<TemplateResponse>),
 }
 
 impl Handler {
@@ -74,21 +74,21 @@ impl Handler {
     ) -> Result<(), Fault> {
         match self {
             Handler::Proxy(proxy) => proxy.serve(exchange).await,
-            Handler::App(app) => app.serve(exchange, &path.kept(exchange, route.keeps_encoded_slashes)).await,
+            Handler::App(app) => app.serve(exchange, &path.copy_for_handler(exchange, route.keeps_encoded_slashes)).await,
             // Boxed, because it would make the future of every other request larger.
             Handler::Php(php) => pin_in_place(|| php.serve(exchange, route, path)).await,
             Handler::Files(files) => {
-                match files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await? {
+                match files.serve(exchange, route.strip.strip_from(&path.copy_for_handler(exchange, false))).await? {
                     FileOutcome::Done => Ok(()),
                     FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
                 }
             }
             Handler::Redirect { to, status } => redirect(exchange, to, *status, &route.prefix).await,
             Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
-                exchange.refuse(*status, pages::why(*status)).await
+                exchange.refuse(*status, pages::respond_text(*status)).await
             }
             Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-            Handler::Fill(response) => response.serve(exchange, &route.prefix).await,
+            Handler::RespondTemplate(response) => response.serve(exchange, &route.prefix).await,
         }
     }
 }
@@ -100,9 +100,9 @@ async fn redirect(
     prefix: &[u8],
 ) -> Result<(), Fault> {
     let mut location = Vec::new();
-    to.write(&mut location, &values(exchange, prefix));
+    to.write(&mut location, &template_values(exchange, prefix));
     // `$rest` may begin with a slash if empty segments are kept. A leading `//` would be read as a host name.
-    if !to.start().starts_with("//") && location.starts_with(b"//") {
+    if !to.literal_prefix().starts_with("//") && location.starts_with(b"//") {
         let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
         location.drain(..slashes - 1);
     }
@@ -134,8 +134,8 @@ impl PhpRoute {
         route: &Route,
         path: &RequestPath,
     ) -> Result<PhpServed, Fault> {
-        let kept = path.kept(exchange, false);
-        match self.find(exchange, route.strip.below(&kept), !path.has_encoded_slash).await? {
+        let kept = path.copy_for_handler(exchange, false);
+        match self.find(exchange, route.strip.strip_from(&kept), !path.has_encoded_slash).await? {
             PhpTarget::Done => Ok(PhpServed::Done),
             PhpTarget::Missing(reason) => {
                 exchange.refuse(Status::NOT_FOUND, reason).await?;
@@ -143,7 +143,7 @@ impl PhpRoute {
             }
             PhpTarget::Script(mut script) => {
                 if route.keeps_encoded_slashes {
-                    script.info = path.end_like(&script.info, &exchange.request()).to_vec();
+                    script.info = path.suffix_like(&script.info, &exchange.request()).to_vec();
                 }
                 Ok(PhpServed::Script(RequestPath { script: Some(Rc::new(script)), ..path.clone() }))
             }
@@ -177,10 +177,10 @@ impl CachedHandler for CachedRoute {
         self.route.serve_handler(exchange, &self.path).await
     }
 
-    fn cancels_left(&self) -> bool {
+    fn cancels_on_disconnect(&self) -> bool {
         match &self.route.handler {
-            Handler::Proxy(proxy) => proxy.cancels_left(),
-            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
+            Handler::Proxy(proxy) => proxy.cancels_on_disconnect(),
+            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_on_disconnect()),
             _ => false,
         }
     }

@@ -9,14 +9,14 @@ use steps::flow::Flow;
 
 use crate::edits::RouteEdits;
 use crate::path_rules::PathRules;
-use crate::request_path::{RequestPath, Strip};
+use crate::request_path::{RequestPath, PathPrefix};
 
 mod handler;
 mod step;
 
 pub use handler::Handler;
 use handler::{CachedRoute, PhpServed};
-pub(crate) use step::guarded;
+pub(crate) use step::apply_guard;
 pub use step::{RouteStep, RouteSteps, StepKind};
 
 /// A route on one core.
@@ -28,7 +28,7 @@ pub struct Route {
     /// Captures and rewrites of the path.
     pub path_rules: Option<Rc<PathRules>>,
     /// Prefix removed from the path for files.
-    pub strip: Strip,
+    pub strip: PathPrefix,
     /// Part of the route's path before the final `*`, for `$rest`.
     pub prefix: Vec<u8>,
     /// Whether paths with encoded slashes are accepted. Files never accept them.
@@ -55,9 +55,9 @@ impl RoutedRequest<'_> {
     ///
     /// # Errors
     /// 400 for an invalid path.
-    fn pass_path_on(&mut self, exchange: &mut Exchange<'_>) -> Result<(), Reject> {
+    fn use_upstream_path(&mut self, exchange: &mut Exchange<'_>) -> Result<(), Reject> {
         if !self.route.serves_files()
-            && let Some(passed) = self.path.passed_on(exchange)?
+            && let Some(passed) = self.path.for_upstream(exchange)?
         {
             if let Some(rules) = &self.route.path_rules {
                 rules.capture(exchange, &passed);
@@ -78,11 +78,11 @@ impl Route {
         exchange: &mut Exchange<'_>,
         path: &RequestPath,
     ) -> Result<(), Fault> {
-        self.edits.make(exchange, &self.prefix);
+        self.edits.apply(exchange, &self.prefix);
         exchange.set_label(self.label);
-        let passed = if self.handler.files().is_some() { None } else { path.passed_on(exchange)? };
+        let passed = if self.handler.files().is_some() { None } else { path.for_upstream(exchange)? };
         let path = passed.as_ref().unwrap_or(path);
-        self.begin(exchange, path)?;
+        self.prepare(exchange, path)?;
         self.handler.serve(exchange, self, path).await
     }
 
@@ -98,7 +98,7 @@ impl Route {
         if let Some(rules) = &self.path_rules {
             rules.capture(exchange, path);
         }
-        self.edits.make(exchange, &self.prefix);
+        self.edits.apply(exchange, &self.prefix);
         exchange.set_label(self.label);
         let mut request = RoutedRequest { route: self, path: Cow::Borrowed(path) };
         let mut steps = self.steps.before_handler();
@@ -113,9 +113,9 @@ impl Route {
                 Flow::Answered | Flow::Robots => return Ok(()),
             };
         }
-        request.pass_path_on(exchange)?;
+        request.use_upstream_path(exchange)?;
         let RoutedRequest { route, path } = request;
-        route.begin(exchange, &path)?;
+        route.prepare(exchange, &path)?;
         route.serve_content(exchange, &path).await
     }
 
@@ -137,11 +137,11 @@ impl Route {
             let is_for_files = matches!(exchange.request().method(), Method::Get | Method::Head);
             if is_for_files
                 && !path.has_encoded_slash
-                && files.serve(exchange, self.strip.below(&path.kept(exchange, false))).await?.is_done()
+                && files.serve(exchange, self.strip.strip_from(&path.copy_for_handler(exchange, false))).await?.is_done()
             {
                 return Ok(());
             }
-            if let Some(passed) = path.passed_on(exchange)? {
+            if let Some(passed) = path.for_upstream(exchange)? {
                 return self.serve_cached(exchange, &passed).await;
             }
         }
@@ -165,19 +165,19 @@ impl Route {
     /// Serves a request by the handler, after waiting in the queue of the route.
     async fn serve_handler(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
         let Some(queue) = self.steps.queue() else { return self.serve_admitted(exchange, path).await };
-        let Some(permit) = queue.admit(exchange).await? else { return Ok(()) };
+        let Some(permit) = queue.acquire(exchange).await? else { return Ok(()) };
         // The permit is returned below or, if the client has left, when the last task for the request ends.
-        exchange.set_handler_place(Some(Rc::new(permit)));
+        exchange.set_handler_permit(Some(Rc::new(permit)));
         let served = self.serve_admitted(exchange, path).await;
-        exchange.set_handler_place(None);
+        exchange.set_handler_permit(None);
         served
     }
 
     /// Serves a request that has passed the queue, and sends the file that the response names, if any.
     async fn serve_admitted(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
-        let internals = self.steps.internals().filter(|_| self.handler.is_backend());
+        let internals = self.steps.internal_routes().filter(|_| self.handler.is_backend());
         if internals.is_some() {
-            exchange.let_name_files();
+            exchange.permit_named_file();
         }
         let outcome = self.handler.serve(exchange, self, path).await;
         match (internals, exchange.take_named_file()) {
@@ -201,7 +201,7 @@ impl Route {
     /// # Errors
     /// 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
     /// file name contains a slash. 413 if the announced length of the body exceeds the limit.
-    fn begin(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+    fn prepare(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
         self.refuse_encoded_slash(path)?;
         if path.has_encoded_slash && matches!(self.handler, Handler::Files(_)) {
             return Err(ENCODED_SLASH.into());
@@ -210,8 +210,8 @@ impl Route {
     }
 
     /// Returns the path rules if the route only rewrites the path.
-    pub(crate) fn search(&self) -> Option<&PathRules> {
-        self.path_rules.as_deref().filter(|rules| rules.is_search)
+    pub(crate) fn search_rules(&self) -> Option<&PathRules> {
+        self.path_rules.as_deref().filter(|rules| rules.rewrites_only)
     }
 
     /// Refuses a path with an encoded slash, unless the route keeps it. Called before a rewrite, which may
@@ -224,4 +224,4 @@ impl Route {
     }
 }
 
-const ENCODED_SLASH: Reject = Reject::bad("encoded slash or backslash in path");
+const ENCODED_SLASH: Reject = Reject::bad_request("encoded slash or backslash in path");

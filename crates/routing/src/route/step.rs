@@ -109,23 +109,23 @@ impl RouteStep {
         request: &mut RoutedRequest<'_>,
     ) -> Result<Flow, Fault> {
         match self {
-            RouteStep::CorsFields(cors) => cors.mark(exchange),
+            RouteStep::CorsFields(cors) => cors.set_fields(exchange),
             RouteStep::Access(access) => return access.run(exchange).await,
             // Boxed because few sites have it.
             RouteStep::Guard(guard) => {
-                return Box::pin(guarded(guard, Some(request.route), exchange, &request.path)).await;
+                return Box::pin(apply_guard(guard, Some(request.route), exchange, &request.path)).await;
             }
             RouteStep::Limit(rates, counted) => return rates.run(exchange, *counted).await,
             RouteStep::Cors(cors) => return cors.run(exchange).await,
             RouteStep::Auth(auth) => {
                 let flow = auth.run(exchange).await?;
                 if flow == Flow::Continue && exchange.request().user().is_some() {
-                    request.route.edits.name_user(exchange, &request.route.prefix);
+                    request.route.edits.apply_user_edits(exchange, &request.route.prefix);
                 }
                 return Ok(flow);
             }
             RouteStep::Rewrite(rules) => {
-                request.pass_path_on(exchange)?;
+                request.use_upstream_path(exchange)?;
                 request.route.refuse_encoded_slash(&request.path)?;
                 if let Some(rewritten) = rules.rewrite(exchange, &request.route.prefix)? {
                     request.path = std::borrow::Cow::Owned(rewritten);
@@ -133,7 +133,7 @@ impl RouteStep {
             }
             // Boxed because few routes have it.
             RouteStep::Release(release) => {
-                request.pass_path_on(exchange)?;
+                request.use_upstream_path(exchange)?;
                 return Box::pin(release.run(exchange)).await;
             }
             RouteStep::Replace(replacement) => replacement.begin(exchange, &request.route.prefix),
@@ -149,7 +149,7 @@ impl RouteStep {
 ///
 /// # Errors
 /// The client is gone.
-pub(crate) async fn guarded(
+pub(crate) async fn apply_guard(
     guard: &SiteGuard,
     route: Option<&Rc<Route>>,
     exchange: &mut Exchange<'_>,
@@ -161,7 +161,7 @@ pub(crate) async fn guarded(
     }
     let files = route.and_then(|route| Some((route, route.handler.files().or(route.steps.files())?)));
     if let Some((route, files)) = files
-        && files.serve(exchange, route.strip.below(&path.kept(exchange, false))).await?.is_done()
+        && files.serve(exchange, route.strip.strip_from(&path.copy_for_handler(exchange, false))).await?.is_done()
     {
         return Ok(Flow::Answered);
     }
@@ -172,35 +172,35 @@ pub(crate) async fn guarded(
 /// Steps of a route in the order of [`StepKind`]. A route without directives has none.
 #[derive(Default)]
 pub struct RouteSteps {
-    all: Vec<RouteStep>,
+    steps: Vec<RouteStep>,
 }
 
 impl RouteSteps {
     /// Adds a step. Each kind may be added once.
     pub fn add(&mut self, step: RouteStep) {
-        let at = self.all.partition_point(|one| one.kind() < step.kind());
+        let at = self.steps.partition_point(|one| one.kind() < step.kind());
         debug_assert!(
-            self.all.get(at).is_none_or(|one| one.kind() != step.kind()),
+            self.steps.get(at).is_none_or(|one| one.kind() != step.kind()),
             "a second step of a kind"
         );
-        self.all.insert(at, step);
+        self.steps.insert(at, step);
     }
 
     /// Whether requests go straight to the handler.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.steps.is_empty()
     }
 
     /// Removes and returns the step of a kind.
     pub fn take(&mut self, kind: StepKind) -> Option<RouteStep> {
-        let at = self.all.iter().position(|step| step.kind() == kind)?;
-        Some(self.all.remove(at))
+        let at = self.steps.iter().position(|step| step.kind() == kind)?;
+        Some(self.steps.remove(at))
     }
 
     /// Returns the steps that run before the handler.
     pub(super) fn before_handler(&self) -> &[RouteStep] {
-        &self.all[..self.all.partition_point(|step| step.kind() < StepKind::Files)]
+        &self.steps[..self.steps.partition_point(|step| step.kind() < StepKind::Files)]
     }
 
     /// Returns the steps of a branch that run before its handler: those up to the split have been run by the
@@ -211,12 +211,12 @@ impl RouteSteps {
     }
 
     fn find<'s, T>(&'s self, of: impl Fn(&'s RouteStep) -> Option<T>) -> Option<T> {
-        self.all.iter().find_map(of)
+        self.steps.iter().find_map(of)
     }
 
     /// Whether the route answers preflights.
     pub(crate) fn has_cors(&self) -> bool {
-        self.all.iter().any(|step| matches!(step, RouteStep::Cors(_)))
+        self.steps.iter().any(|step| matches!(step, RouteStep::Cors(_)))
     }
 
     /// Returns the rate limits.
@@ -245,7 +245,7 @@ impl RouteSteps {
     }
 
     /// Returns the internal routes of the site.
-    pub(super) fn internals(&self) -> Option<&InternalRoutes> {
+    pub(super) fn internal_routes(&self) -> Option<&InternalRoutes> {
         self.find(|step| if let RouteStep::NamedFiles(internals) = step { Some(&**internals) } else { None })
     }
 }
